@@ -1,0 +1,235 @@
+"""Atomic operations: checks, mutations, enqueues and acknowledgements that happen together or not at all.
+
+The builder writes straight into the protocol's message, so that nothing is converted at commit, and counts sizes as it
+goes. What is wrong with one part is raised where it is added; the limits on the whole, at commit, before anything is
+sent.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, Self, overload
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.commit import CommitResult, commit_result
+from kvorum.durations import Duration
+from kvorum.entry import Entry, parse_versionstamp
+from kvorum.errors import InvalidArgument, LimitExceeded
+from kvorum.keys import KeyPart
+from kvorum.link import Link
+from kvorum.message import Message
+from kvorum.mutation import (
+    SUFFIX_SIZE,
+    SetKey,
+    delete_mutation,
+    enqueue_message,
+    extremum_mutation,
+    set_mutation,
+    sum_mutation,
+    write_key,
+)
+
+_BACKOFF_STEP_SIZE: Final = 4
+_SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
+
+
+class _Unset(Enum):
+    """Tells "no versionstamp was given" from "the key must be absent"."""
+
+    UNSET = 0
+
+
+class AtomicBuilder:
+    """Everything of an atomic operation but its commit. Methods return the builder itself.
+
+    All checks come first, against the state before the commit, wherever they stand in the chain; then mutations in the
+    order given, then enqueues.
+    """
+
+    __slots__ = ("_acked", "_key_size", "_link", "_size", "_write")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._write = pb.AtomicWrite()
+        self._size = 0
+        self._key_size = 0
+        self._acked: list[Message] = []
+
+    # ---- checks
+
+    @overload
+    def check(self, key: Entry) -> Self: ...
+    @overload
+    def check(self, key: Sequence[KeyPart], versionstamp: str | Entry | None) -> Self: ...
+    @overload
+    def check(self, key: Sequence[KeyPart], *, exists: bool) -> Self: ...
+    @overload
+    def check(self, key: Sequence[KeyPart], *, version_le: str | Entry) -> Self: ...
+    def check(
+        self,
+        key: Sequence[KeyPart] | Entry,
+        versionstamp: str | Entry | _Unset | None = _Unset.UNSET,
+        *,
+        exists: bool | None = None,
+        version_le: str | Entry | None = None,
+    ) -> Self:
+        """Let the commit happen only if a key is as it was seen.
+
+        `check(entry)` and `check(key, versionstamp)`: the key's versionstamp is still that one; None: it is absent.
+        `check(key, exists=True)`: it is present, whatever its value; `exists=False`: it is absent.
+        `check(key, version_le=versionstamp)`: it is present and was not written after that commit.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded.
+        """
+        unset = versionstamp is _Unset.UNSET
+        if isinstance(key, Entry):
+            if unset and exists is None and version_le is None:
+                versionstamp, unset = key.versionstamp, False
+            key = key.key
+        if (not unset) + (exists is not None) + (version_le is not None) != 1:
+            raise InvalidArgument("a check takes exactly one of versionstamp, exists and version_le")
+        check = pb.Check(key=write_key(key))
+        if exists is not None:
+            check.kind = pb.CHECK_KIND_EXISTS if exists else pb.CHECK_KIND_EQUALS
+        elif version_le is not None:
+            check.kind = pb.CHECK_KIND_NOT_NEWER
+            check.versionstamp = _stamp(version_le)
+            if not check.versionstamp:
+                raise InvalidArgument("version_le needs a versionstamp, got the entry of an absent key")
+        elif versionstamp is not None and versionstamp is not _Unset.UNSET:
+            check.versionstamp = _stamp(versionstamp)
+        self._write.checks.append(check)
+        self._size += len(check.key)
+        return self
+
+    # ---- mutations
+
+    def set(self, key: SetKey, value: object, *, expire_in: Duration | None = None) -> Self:
+        """Store a value, to be removed after `expire_in`; without it an earlier expiry is dropped.
+
+        Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
+        """
+        return self._valued(set_mutation(key, value, expire_in))
+
+    def delete(self, key: Sequence[KeyPart]) -> Self:
+        """Remove a key; fine if it is absent. Errors: InvalidKey, LimitExceeded."""
+        mutation = delete_mutation(key)
+        self._write.mutations.append(mutation)
+        self._size += len(mutation.key)
+        return self
+
+    def sum(
+        self,
+        key: Sequence[KeyPart],
+        number: int | float,
+        *,
+        minimum: int | float | None = None,
+        maximum: int | float | None = None,
+        clamp: bool = False,
+    ) -> Self:
+        """Add a number, which may be negative, to what is stored.
+
+        An absent key becomes a `KvU64` counter (with a float that is not integral: a number), a stored one keeps its
+        kind. A result outside of `minimum` and `maximum`, or below 0 or above 2⁶⁴-1 for a counter, becomes the nearest
+        allowed one with `clamp`; without it the commit raises OutOfRange. Adding to what is no number: TypeMismatch.
+
+        Errors: InvalidKey, InvalidValue, LimitExceeded.
+        """
+        return self._valued(sum_mutation(key, number, minimum, maximum, clamp))
+
+    def min(self, key: Sequence[KeyPart], number: int) -> Self:
+        """Store the smaller of a counter and `number` (0 … 2⁶⁴-1); `number` if the key is absent.
+
+        Errors: InvalidKey, InvalidValue, LimitExceeded; at commit TypeMismatch if it is no counter.
+        """
+        return self._valued(extremum_mutation(key, number, largest=False))
+
+    def max(self, key: Sequence[KeyPart], number: int) -> Self:
+        """Store the larger of a counter and `number`; see `min`."""
+        return self._valued(extremum_mutation(key, number, largest=True))
+
+    # ---- queues
+
+    def enqueue(
+        self,
+        value: object,
+        *,
+        queue: str = "",
+        delay: Duration | None = None,
+        keys_if_undelivered: Sequence[Sequence[KeyPart]] = (),
+        backoff_schedule: Sequence[Duration] | None = None,
+    ) -> Self:
+        """Put a message on a queue; see `Kv.enqueue`."""
+        message = enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule)
+        self._write.enqueues.append(message)
+        self._size += len(message.payload)
+        self._size += _BACKOFF_STEP_SIZE * len(message.backoff.delays_ms)
+        for key in message.keys_if_undelivered:
+            self._size += len(key)
+        return self
+
+    def ack(self, message: Message) -> Self:
+        """Acknowledge a message that is being handled, in the same commit as the effects of handling it.
+
+        If the message is no longer in this listener's hands the commit raises StaleLease and nothing happens. Its
+        handler should return right after the commit: what it raises then is only logged.
+
+        Errors: InvalidArgument.
+        """
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"ack takes a Message, got {type(message).__name__}")
+        self._write.settles.add(message_id=message.message_id, lease_id=message.lease_id, kind=pb.SETTLE_KIND_ACK)
+        self._acked.append(message)
+        return self
+
+    # ---- for the commit
+
+    def _valued(self, mutation: pb.Mutation) -> Self:
+        key_size = len(mutation.key) + (SUFFIX_SIZE if mutation.type == _SUFFIXED else 0)
+        self._key_size += key_size
+        self._size += key_size + len(mutation.value) + len(mutation.sum_min) + len(mutation.sum_max)
+        self._write.mutations.append(mutation)
+        return self
+
+    def _serialise(self) -> bytes:
+        """Errors: LimitExceeded."""
+        write = self._write
+        parts = len(write.mutations) + len(write.enqueues) + len(write.settles)
+        for limit, allowed, got, what in (
+            ("MAX_CHECKS", limits.MAX_CHECKS, len(write.checks), "checks"),
+            ("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and acknowledgements"),
+            ("MAX_TOTAL_KEY_SIZE", limits.MAX_TOTAL_KEY_SIZE, self._key_size, "keys of an atomic operation"),
+            ("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, self._size, "size of an atomic operation"),
+        ):
+            if got > allowed:
+                raise LimitExceeded(limit, allowed, got, what)
+        return write.SerializeToString()
+
+    def _result(self, result: CommitResult) -> CommitResult:
+        if result.ok:
+            for message in self._acked:
+                message.acknowledged = True
+        return result
+
+
+class AtomicOperation(AtomicBuilder):
+    """An atomic operation. Made by `Kv.atomic`; nothing happens before `commit`."""
+
+    __slots__ = ()
+
+    async def commit(self, *, timeout: Duration | None = None) -> CommitResult:
+        """Carry it out: `ok` is False, and `failed_checks` says why, if a check failed. May be called again.
+
+        Errors: OutcomeUnknown; with nothing changed TypeMismatch, OutOfRange, StaleLease, LimitExceeded, Unavailable
+        (also Overloaded, DeadlineExceeded), NoSpace, Closed.
+        """
+        link = self._link
+        outcome = await link.backend.write(self._serialise(), timeout=link.within(timeout))
+        return self._result(commit_result(outcome))
+
+
+def _stamp(versionstamp: str | Entry) -> bytes:
+    if isinstance(versionstamp, Entry):
+        # An absent entry has none: equal to "must be absent", and an error where a versionstamp is needed.
+        return b"" if versionstamp.versionstamp is None else parse_versionstamp(versionstamp.versionstamp)
+    return parse_versionstamp(versionstamp)

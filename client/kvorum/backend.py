@@ -1,0 +1,78 @@
+"""The seam between the client API and what carries it out: a cluster or a folder in this process.
+
+Requests and answers are the protobuf messages of `proto/kvorum/v1/kvorum.proto`, so that neither side converts what it
+only passes on.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from kvorum._proto import kvorum_pb2 as pb
+
+
+class WriteOutcome(NamedTuple):
+    """An executed write: `result.outcome` is DONE, CHECK_FAILED, TYPE_ERROR, RANGE_ERROR or STALE_LEASE. All else is
+    raised.
+    """
+
+    result: pb.WriteResult
+    versionstamp: bytes
+    """10 bytes; empty unless the outcome is DONE."""
+
+
+class Consumer(Protocol):
+    """A queue consumer's end of the line."""
+
+    def started(self, lease_id: bytes) -> None:
+        """Report, before its handler is called, that a message's handling starts."""
+        ...
+
+    def settled(self, lease_id: bytes) -> None:
+        """Report that a message is no longer in hand (after its settle was answered), so that its credit comes back."""
+        ...
+
+    async def close(self) -> None:
+        """Take no more messages. What was delivered and not settled stays leased until it is settled, returned or
+        lapses.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """All times are seconds; `timeout` is the whole call's."""
+
+    def read(self, read: pb.Read, *, timeout: float) -> Awaitable[pb.ReadResult]:
+        """Run a read (its `id` is the backend's to set). The answer's status is OK; all else is raised.
+
+        Errors: InvalidArgument, DeadlineExceeded, Unavailable, Closed.
+        """
+        ...
+
+    def write(self, op: bytes, *, timeout: float) -> Awaitable[WriteOutcome]:
+        """Commit a serialised AtomicWrite, once, repeating it as often as needed within the timeout.
+
+        Errors: OutcomeUnknown if an attempt may have been applied; DeadlineExceeded, Unavailable, Overloaded, NoSpace,
+        InvalidArgument, Closed if certainly none was. Cancelling the call leaves the outcome unknown.
+        """
+        ...
+
+    def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        """Snapshots of the keys, in order, the first at once; newer ones replace what was not fetched. Reconnects by
+        itself.
+        """
+        ...
+
+    async def consume(
+        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+    ) -> Consumer:
+        """Have messages of a queue delivered, at most `credits` unsettled at a time. Survives reconnects.
+
+        `deliver` is called on the event loop, once for each (message, lease).
+        """
+        ...
+
+    async def status(self, *, timeout: float) -> pb.StatusResponse: ...
+
+    async def close(self) -> None:
+        """Release everything. Waiting calls end with Closed (reads) or OutcomeUnknown / Closed (writes)."""
+        ...

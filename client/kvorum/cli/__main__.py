@@ -1,0 +1,5 @@
+"""`python -m kvorum.cli`."""
+
+from kvorum.cli import main
+
+main()

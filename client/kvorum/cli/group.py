@@ -1,0 +1,57 @@
+"""The command group. Commands are loaded when they are called, so `kvorum --help` and `kvorum node` stay quick."""
+
+import importlib
+from typing import Final
+
+import click
+
+from kvorum._version import __version__
+
+_COMMANDS: Final = {
+    "get": ("kvorum.cli.entries:get_command", "Print the entries of keys."),
+    "set": ("kvorum.cli.entries:set_command", "Set the value of a key."),
+    "delete": ("kvorum.cli.entries:delete_command", "Delete a key."),
+    "list": ("kvorum.cli.entries:list_command", "List entries below a prefix or between two keys."),
+    "watch": ("kvorum.cli.streams:watch_command", "Print entries as they change, until interrupted."),
+    "enqueue": ("kvorum.cli.streams:enqueue_command", "Put a message into the queue."),
+    "listen": ("kvorum.cli.streams:listen_command", "Take messages from the queue and print them."),
+    "status": ("kvorum.cli.status:status_command", "Show the nodes of a cluster."),
+    "node": ("kvorum.cli.node:node_command", "Run one node of a cluster."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports a command's module when the command is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvorum")
+def kvorum() -> None:
+    """A replicated key-value store with message queues, from the shell.
+
+    \b
+    Keys are JSON arrays:        '["users", "ada"]'   '["by-id", {"int": "1"}]'   '["raw", {"b64": "AQI="}]'
+    Values are JSON:             '{"name": "Ada"}'    42    '"text"'
+    With --py both are Python:   "('users', 1)"       "{'name': 'Ada'}"
+
+    The database is a folder or kvorum://host:port,host:port, given by --url or $KVORUM_URL.
+
+    \b
+    Exit status: 0 done, 1 not found or check failed, 2 wrong usage,
+                 3 unavailable (certainly nothing was applied), 4 unknown outcome.
+    """

@@ -1,0 +1,176 @@
+"""What all commands share: options, opening the database, errors and exit statuses, printing."""
+
+import asyncio
+import functools
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NoReturn, ParamSpec
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvorum import errors
+from kvorum.cli import notation
+from kvorum.keys import Key
+from kvorum.target import Cluster, Folder, parse_target
+
+OK: Final = 0
+NOT_FOUND: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+UNKNOWN: Final = 4
+INTERRUPTED: Final = 130
+
+UNBOUNDED_WIDTH: Final = 100_000
+"""Columns of a table that does not go to a terminal: nothing is cut or folded."""
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+P = ParamSpec("P")
+
+
+class Duration(click.ParamType[timedelta]):
+    """`500ms`, `2s`, `1.5h`, or a number of milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """See `click.ParamType.convert`."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a duration; write 500ms, 2s, 5m, 1.5h, 7d or a number of milliseconds", param)
+        try:
+            return timedelta(milliseconds=float(match[1]) * _UNITS[match[2] or "ms"])
+        except OverflowError:
+            self.fail(f"{value!r} is too long", param)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, whatever the command."""
+
+    url: str
+    timeout: timedelta
+    as_json: bool
+    python: bool
+
+    @property
+    def target(self) -> Folder | Cluster:
+        """The parsed --url."""
+        return parse_target(self.url, os.environ)
+
+    def key(self, text: str) -> Key:
+        """A key argument."""
+        return notation.parse_key(text, python=self.python)
+
+    def value(self, text: str) -> object:
+        """A value argument."""
+        return notation.parse_value(text, python=self.python)
+
+    def shown_key(self, key: Key) -> str:
+        """A key for people, to be pasted back."""
+        return notation.show_key(key, python=self.python)
+
+    def shown_value(self, value: object) -> str:
+        """A value for people."""
+        return notation.show_value(value, python=self.python)
+
+
+def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
+    """Make a coroutine function the body of a click command: errors become one line and an exit status."""
+
+    @functools.wraps(action)
+    def run(url: str | None, timeout: timedelta, as_json: bool, python: bool, **arguments: Any) -> None:
+        if not url:
+            fail(USAGE, "which database? give --url, or set KVORUM_URL, to a folder or kvorum://host:port,…")
+        sys.exit(_outcome(action(Options(url, timeout, as_json, python), **arguments)))
+
+    return run
+
+
+def database_options(function: Callable[P, None]) -> Callable[P, None]:
+    """The options that every command has."""
+    for option in (
+        click.option("--py", "python", is_flag=True, help="Keys and values are Python literals."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
+        click.option(
+            "--timeout", type=Duration(), default="10s", show_default=True, help="How long to try, e.g. 500ms or 5s."
+        ),
+        click.option("--url", envvar="KVORUM_URL", help="A folder or kvorum://host:port,…; default $KVORUM_URL."),
+    ):
+        function = option(function)
+    return function
+
+
+def _outcome(action: Awaitable[int | None]) -> int:
+    async def awaited() -> int | None:
+        return await action
+
+    try:
+        return asyncio.run(awaited()) or OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, e.g. `kvorum list | head`. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except errors.OutcomeUnknown as error:
+        fail(UNKNOWN, f"unknown outcome: {error}")
+    except errors.StaleLease as error:
+        fail(NOT_FOUND, str(error))
+    except (errors.InvalidArgument, errors.TypeMismatch, errors.OutOfRange, errors.WrongCluster) as error:
+        fail(USAGE, str(error))
+    except errors.KvorumError as error:
+        fail(UNAVAILABLE, str(error) or type(error).__name__)
+    except ModuleNotFoundError as error:
+        fail(USAGE, str(error))
+    except OSError as error:
+        fail(UNAVAILABLE, str(error))
+
+
+def fail(status: int, message: str) -> NoReturn:
+    """End with one line on stderr."""
+    click.echo(f"kvorum: {' '.join(message.split())}", err=True)
+    sys.exit(status)
+
+
+def require_existing(options: Options) -> None:
+    """Reading must not create a database by a slip of the finger."""
+    target = options.target
+    if isinstance(target, Folder) and target.path is not None and not Path(target.path).exists():
+        fail(UNAVAILABLE, f"there is no database at {target.path}")
+
+
+def print_json(data: object) -> None:
+    """One line of JSON, at once, so that a pipe's reader sees it."""
+    click.echo(json.dumps(data, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table; whole cells, so that keys can be copied."""
+    console = _console()
+    table = Table(*columns, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def note(text: str) -> None:
+    """Something for people that is no result."""
+    click.echo(text, err=True)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else UNBOUNDED_WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False)

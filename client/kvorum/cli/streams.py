@@ -1,0 +1,112 @@
+"""`kvorum watch | enqueue | listen`."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+import click
+
+import kvorum
+from kvorum.cli import notation
+from kvorum.cli.entries import entry_json
+from kvorum.cli.session import Duration, Options, database_options, print_json, require_existing, runs
+
+_COUNT = click.option("--count", type=click.IntRange(min=1), help="End after so many; default: when interrupted.")
+
+
+# ---- watch
+
+
+@click.command("watch")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@_COUNT
+@database_options
+@runs
+async def watch_command(options: Options, keys: tuple[str, ...], count: int | None) -> int | None:
+    """Print the entries of keys, together, now and whenever one of them changes."""
+    wanted = [options.key(text) for text in keys]
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        seen = 0
+        async for entries in kv.watch(wanted):
+            if options.as_json:
+                print_json([entry_json(entry) for entry in entries])
+            else:
+                for entry in entries:
+                    click.echo(_line(entry, options))
+            seen += 1
+            if seen == count:
+                break
+    return None
+
+
+def _line(entry: kvorum.Entry, options: Options) -> str:
+    key = options.shown_key(entry.key)
+    if entry.versionstamp is None:
+        return f"{key}  absent"
+    return f"{key}  {options.shown_value(entry.value)}  {entry.versionstamp}"
+
+
+# ---- enqueue
+
+
+@click.command("enqueue")
+@click.argument("value", metavar="MESSAGE")
+@click.option("--delay", type=Duration(), help="Deliver it after this time, e.g. 10s.")
+@click.option(
+    "--if-undelivered", multiple=True, metavar="KEY", help="Set this key to the message if nobody can handle it."
+)
+@database_options
+@runs
+async def enqueue_command(
+    options: Options, value: str, delay: timedelta | None, if_undelivered: tuple[str, ...]
+) -> int | None:
+    """Put a message into the queue."""
+    message = options.value(value)
+    keys = [options.key(text) for text in if_undelivered]
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        done = await kv.enqueue(message, delay=delay, keys_if_undelivered=keys)
+    if options.as_json:
+        print_json({"ok": done.ok, "versionstamp": done.versionstamp})
+    else:
+        click.echo(done.versionstamp)
+    return None
+
+
+# ---- listen
+
+
+@click.command("listen")
+@_COUNT
+@database_options
+@runs
+async def listen_command(options: Options, count: int | None) -> int | None:
+    """Take messages from the queue and print them; a printed one is done."""
+    require_existing(options)
+    taken = 0
+    enough = asyncio.Event()
+    never = asyncio.Event()
+
+    async def handle(message: object) -> None:
+        nonlocal taken
+        if enough.is_set():
+            await never.wait()  # cancelled below: it goes back to the queue
+        if options.as_json:
+            print_json(notation.value_json(message))
+        else:
+            click.echo(options.shown_value(message))
+        taken += 1
+        if taken == count:
+            enough.set()
+
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        listening = asyncio.create_task(kv.listen_queue(handle, concurrency=1, prefetch=0))
+        ending = asyncio.create_task(enough.wait())
+        await asyncio.wait([listening, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if enough.is_set():
+            # The last message is acknowledged all the same; one that came after it goes back to the queue.
+            listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listening
+    return None

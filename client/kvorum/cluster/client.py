@@ -1,0 +1,232 @@
+"""The cluster backend: what callers see. The keeper does the talking, see `kvorum.cluster.keeper`.
+
+The parts that know rules (`writes`, `reads`, `watches`, `consumers`, `route`) do no I/O. Everything runs on one event
+loop. An operation costs a future and an element in a bucket of deadlines; it has no task and no timer of its own.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+import grpc
+
+from kvorum import errors, limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum._version import __version__
+from kvorum.backend import WriteOutcome
+from kvorum.cluster.connection import NodeFailed
+from kvorum.cluster.consumers import ClusterConsumer, Consumers
+from kvorum.cluster.counters import Counters
+from kvorum.cluster.deadlines import Deadlines
+from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, UnderWay, closed_read
+from kvorum.cluster.reads import PendingRead, Reads
+from kvorum.cluster.route import Address, Route, name
+from kvorum.cluster.watches import Watches
+from kvorum.cluster.writes import PendingWrite, Writes, refusal
+
+RETURN_TIMEOUT: Final = 10.0
+"""Seconds in which a message that came too late is given back."""
+
+
+class ClusterBackend:
+    """`kvorum.backend.Backend` over a cluster. Make one with `kvorum.cluster.connect`."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        token: str | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._counters = Counters()
+        self._writes = Writes(self._counters)
+        self._reads = Reads(self._counters)
+        self._watches = Watches(loop)
+        self._consumers = Consumers(self._counters, self._wake, self._give_back)
+        self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
+        self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
+        self._returns: set[asyncio.Task[None]] = set()
+        self._closed = False
+        rng = rng or random.Random()
+        self._route = Route(addresses, loop.time, rng)
+        self._under_way = UnderWay(self._writes, self._reads, self._watches, self._consumers)
+        self._keeper = Keeper(
+            loop,
+            self._route,
+            self._under_way,
+            self._counters,
+            rng,
+            client_name=f"kvorum-python/{__version__} pid {self._pid}",
+            token=token or "",
+            credentials=credentials,
+        )
+
+    async def open(self, timeout: float) -> None:
+        """Start, and wait until a node answers. Errors: ConnectFailed, WrongCluster."""
+        begun = self._loop.time()
+        # Each address gets its turn, even when the first ones are frozen.
+        self._keeper.hello_timeout = min(HELLO_TIMEOUT, max(0.1, timeout / len(self._route.addresses) * 0.8))
+        self._keeper.start()
+        try:
+            async with asyncio.timeout(timeout - min(0.05, timeout / 10)):
+                while not self._keeper.connected.is_set() and not self._route.hopeless:
+                    self._keeper.changed.clear()
+                    await self._keeper.changed.wait()
+        except TimeoutError:
+            pass
+        except BaseException:
+            await self.close()
+            raise
+        self._keeper.hello_timeout = HELLO_TIMEOUT
+        if self._keeper.connected.is_set():
+            return
+        problems = self._route.problems()
+        hopeless = self._route.hopeless
+        await self.close()
+        if hopeless:
+            raise errors.WrongCluster(problems)
+        tried = problems or "; ".join(f"{name(address)}: not answered yet" for address in self._route.addresses)
+        raise errors.ConnectFailed(f"no node answered within {self._loop.time() - begun:.1f} s: {tried}")
+
+    # ---- the Backend seam
+
+    async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:
+        """See `Backend.write`."""
+        self._check_usable()
+        promise: asyncio.Future[WriteOutcome] = self._loop.create_future()
+        pending = self._writes.submit(op, promise, timeout)
+        bucket = self._write_deadlines.add(self._loop.time() + timeout, pending)
+        self._wake()
+        try:
+            return await promise
+        except asyncio.CancelledError:
+            _mark_retrieved(promise)
+            raise
+        finally:
+            bucket.discard(pending)
+            self._writes.forget(pending)
+
+    async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+        """See `Backend.read`. Reads that are not strong are never older than what this client has seen."""
+        self._check_usable()
+        promise: asyncio.Future[pb.ReadResult] = self._loop.create_future()
+        if read.consistency != pb.CONSISTENCY_STRONG and read.min_versionstamp < self._keeper.newest:
+            read.min_versionstamp = self._keeper.newest
+        pending = self._reads.submit(read, promise, timeout)
+        bucket = self._read_deadlines.add(self._loop.time() + timeout, pending)
+        self._wake()
+        try:
+            return await promise
+        except asyncio.CancelledError:
+            _mark_retrieved(promise)
+            raise
+        finally:
+            bucket.discard(pending)
+            self._reads.forget(pending)
+
+    async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        """See `Backend.watch`. Errors while iterating: InvalidArgument, Overloaded, WrongCluster, Closed."""
+        self._check_usable()
+        watch = self._watches.start(keys)
+        self._wake()
+        try:
+            while True:
+                yield await watch.next()
+        finally:
+            self._watches.stop(watch)
+            self._wake()
+
+    async def consume(
+        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+    ) -> ClusterConsumer:
+        """See `Backend.consume`. Registered when a connection and a session are there; does not wait for them."""
+        self._check_usable()
+        if not 0 < credits <= limits.MAX_CREDITS:
+            raise errors.LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, credits)
+        return self._consumers.start(queue, credits, concurrency, deliver)
+
+    async def status(self, *, timeout: float) -> pb.StatusResponse:
+        """The status of the connected node. Errors: DeadlineExceeded, Unavailable, Closed."""
+        self._check_usable()
+        deadline = self._loop.time() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                await self._keeper.connected.wait()
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"no node answered within {timeout:g} s{self._keeper.why()}") from None
+        self._check_usable()
+        connection = self._keeper.connection
+        assert connection is not None
+        try:
+            return await connection.status(deadline - self._loop.time())
+        except NodeFailed as failure:
+            raise errors.Unavailable(f"{name(connection.address)}: {failure.problem}") from failure
+
+    def statistics(self) -> dict[str, float]:
+        """Counts since opening; see `kvorum.cluster.counters`."""
+        return self._counters.figures()
+
+    async def close(self) -> None:
+        """See `Backend.close`. Does nothing in a forked process: the connection is the parent's."""
+        if os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._under_way.end("this client is closed", errors.Closed, closed_read)
+        self._write_deadlines.close()
+        self._read_deadlines.close()
+        await self._keeper.stop()
+        if self._returns:
+            await asyncio.wait(self._returns)
+
+    # ---- small things
+
+    def _wake(self) -> None:
+        self._keeper.wake()
+
+    def _give_back(self, delivery: pb.Delivery) -> None:
+        """A message came for a consumer that is closed: its attempt has not begun."""
+        if not self._closed and len(self._returns) < limits.MAX_CREDITS:
+            task = self._loop.create_task(self._return(delivery))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _return(self, delivery: pb.Delivery) -> None:
+        write = pb.AtomicWrite()
+        write.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_RETURN)
+        try:
+            await self.write(write.SerializeToString(), timeout=RETURN_TIMEOUT)
+        except errors.KvorumError:
+            return  # its lease lapses instead
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise errors.Closed(
+                f"this client was opened by process {self._pid} and does not survive a fork: open another one here"
+            )
+        if self._closed or self._keeper.stopped:
+            raise errors.Closed
+
+    def _write_expired(self, pending: PendingWrite) -> None:
+        within = f"no answer within {pending.timeout:g} s"
+        last = pending.last_refusal
+        definite: errors.KvorumError
+        if last is not None and last.outcome in (pb.OUTCOME_OVERLOADED, pb.OUTCOME_NO_SPACE):
+            definite = refusal(last)
+        else:
+            definite = errors.DeadlineExceeded(f"{within}{self._keeper.why()}; not applied")
+        self._writes.give_up(pending, within, definite)
+
+    def _read_expired(self, pending: PendingRead) -> None:
+        last = f" (last answer: {pending.last_refusal})" if pending.last_refusal else self._keeper.why()
+        self._reads.give_up(pending, errors.DeadlineExceeded(f"no answer within {pending.timeout:g} s{last}"))
+
+
+def _mark_retrieved(promise: "asyncio.Future[WriteOutcome] | asyncio.Future[pb.ReadResult]") -> None:
+    """A caller that is cancelled in the very turn in which its error came must not leave a log line about it."""
+    if promise.done() and not promise.cancelled():
+        promise.exception()

@@ -1,0 +1,193 @@
+"""Queue consumers that outlive connections. No I/O, no clock.
+
+The leader grants leases in the log; this side keeps what it holds, by lease id. On a new connection each consumer is
+registered with what it holds, so that the node goes on renewing that and pushes again what got lost on the way. A
+lease that is in hand, or was settled a moment ago, is not delivered twice. Leases belong to a session: when a new one
+replaces an expired session, the old leases are no longer named.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.counters import Counters
+
+MAX_CONSUMERS: Final = 1_000
+"""Open consumers of one client."""
+REMEMBERED: Final = 4_096
+"""Settled leases that a consumer remembers, to know a late repeat of their delivery."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A message in hand."""
+
+    message_id: bytes
+    session: bytes
+    started: bool = False
+
+
+class ClusterConsumer:
+    """One consumer (`kvorum.backend.Consumer`)."""
+
+    __slots__ = (
+        "_owner",
+        "_remembered",
+        "closed",
+        "concurrency",
+        "credits",
+        "deliver",
+        "held",
+        "id",
+        "queue",
+        "registered",
+        "to_report",
+    )
+
+    def __init__(
+        self,
+        owner: "Consumers",
+        consumer_id: int,
+        queue: str,
+        credit: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+    ) -> None:
+        self._owner = owner
+        self.id = consumer_id
+        self.queue = queue
+        self.credits = credit
+        self.concurrency = concurrency
+        self.deliver = deliver
+        self.held: dict[bytes, Held] = {}
+        self.to_report: list[bytes] = []
+        self.registered = False
+        self.closed = False
+        self._remembered: dict[bytes, None] = {}
+
+    def started(self, lease_id: bytes) -> None:
+        """Report that a message's handling starts; call it before the handler."""
+        held = self.held.get(lease_id)
+        if held is not None and not held.started:
+            held.started = True
+            self.to_report.append(lease_id)
+            self._owner.changed(self)
+
+    def settled(self, lease_id: bytes) -> None:
+        """The message's settle was answered: it is no longer in hand."""
+        if self.held.pop(lease_id, None) is not None:
+            self._remembered[lease_id] = None
+            if len(self._remembered) > REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+
+    async def close(self) -> None:
+        """Take no more messages."""
+        self._owner.stop(self)
+
+    def knows(self, lease_id: bytes) -> bool:
+        """Whether this lease is in hand or was settled a moment ago."""
+        return lease_id in self.held or lease_id in self._remembered
+
+
+class Consumers:
+    """All consumers of a client.
+
+    `wake` is called when there is something to send, `give_back` with what nobody takes.
+    """
+
+    def __init__(self, counters: Counters, wake: Callable[[], None], give_back: Callable[[pb.Delivery], None]) -> None:
+        self._counters = counters
+        self._wake = wake
+        self._give_back = give_back
+        self._last_id = 0
+        self._live: dict[int, ClusterConsumer] = {}
+        self._to_start: dict[int, ClusterConsumer] = {}
+        self._to_report: dict[int, ClusterConsumer] = {}
+        self._to_stop: deque[int] = deque()
+
+    def start(
+        self, queue: str, credit: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+    ) -> ClusterConsumer:
+        """Register a consumer. Errors: Overloaded."""
+        if len(self._live) >= MAX_CONSUMERS:
+            raise errors.Overloaded(f"{len(self._live):,} consumers are open already")
+        self._last_id += 1
+        consumer = ClusterConsumer(self, self._last_id, queue, credit, concurrency, deliver)
+        self._live[consumer.id] = self._to_start[consumer.id] = consumer
+        self._wake()
+        return consumer
+
+    def stop(self, consumer: ClusterConsumer) -> None:
+        """No more deliveries to this consumer."""
+        consumer.closed = True
+        if self._live.pop(consumer.id, None) is None:
+            return
+        self._to_start.pop(consumer.id, None)
+        if consumer.registered:
+            self._to_stop.append(consumer.id)
+            self._wake()
+
+    def changed(self, consumer: ClusterConsumer) -> None:
+        """A consumer has started reports to send."""
+        self._to_report[consumer.id] = consumer
+        self._wake()
+
+    @property
+    def open(self) -> bool:
+        """There are consumers: a session is needed, and the silence of a node matters."""
+        return bool(self._live)
+
+    def fill(self, frame: pb.ClientFrame, session: bytes, operations: int) -> int:
+        """Put registrations, ends and started reports into a frame; `session` must not be empty."""
+        count = 0
+        while self._to_stop and count < operations:
+            frame.stop_consumers.append(self._to_stop.popleft())
+            count += 1
+        while self._to_start and count < operations:
+            consumer = self._to_start.pop(next(iter(self._to_start)))
+            consumer.registered = True
+            # The registration carries `started` of everything in hand, so older reports need not follow.
+            consumer.to_report.clear()
+            self._to_report.pop(consumer.id, None)
+            start = frame.consumers.add(
+                id=consumer.id, queue=consumer.queue, credits=consumer.credits, concurrency=consumer.concurrency
+            )
+            for lease_id, held in consumer.held.items():
+                if held.session == session:
+                    start.held.add(message_id=held.message_id, lease_id=lease_id, started=held.started)
+            count += 1
+        while self._to_report and count < operations:
+            consumer = self._to_report.pop(next(iter(self._to_report)))
+            frame.started.add(consumer=consumer.id, lease_ids=consumer.to_report)
+            consumer.to_report.clear()
+            count += 1
+        return count
+
+    def connection_lost(self) -> None:
+        """The stream is gone, or its session ended: all are to be registered again."""
+        self._to_stop.clear()
+        for consumer in self._live.values():
+            consumer.registered = False
+        self._to_start = dict(self._live)
+
+    def deliveries(self, deliveries: Iterable[pb.Delivery], session: bytes) -> None:
+        """Hand messages over, each lease once."""
+        counters = self._counters
+        for delivery in deliveries:
+            consumer = self._live.get(delivery.consumer)
+            if consumer is None:
+                counters.late_deliveries += 1
+                self._give_back(delivery)
+                continue
+            lease_id = delivery.lease_id
+            if consumer.knows(lease_id):
+                counters.duplicate_deliveries += 1
+                continue
+            consumer.held[lease_id] = Held(delivery.message_id, session)
+            counters.deliveries += 1
+            if delivery.attempt > 1:
+                counters.redeliveries += 1
+            consumer.deliver(delivery)

@@ -1,0 +1,67 @@
+"""Deadlines of very many calls that nearly all end long before.
+
+A timer for each call (`wait_for`, `call_later`) costs several microseconds and leaves a cancelled entry in the loop's
+heap until it would have fired; one heap of our own has the second fault too. So calls are gathered in buckets of 10
+ms, each a set: putting in and taking out is one set operation, and what has ended is really gone. A heap holds only
+the buckets' numbers, and one timer waits for the first bucket that is not empty, so that a busy client with timeouts
+of 10 s wakes up for nothing only a few times a second.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+WIDTH: Final = 0.01
+"""Seconds that one bucket spans: a call ends at most this late, and never early."""
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Deadlines(Generic[T]):
+    """Calls `expire(item)` for each item that was not taken out of its bucket by its deadline (in the loop's time)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._buckets: dict[int, set[T]] = {}
+        self._order: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_for = 0
+
+    def add(self, deadline: float, item: T) -> set[T]:
+        """Put an item in; the returned bucket's `discard(item)` takes it out again."""
+        number = int(deadline / WIDTH) + 1
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = set()
+            heapq.heappush(self._order, number)
+            if self._timer is None or number < self._timer_for:
+                self._set_timer(number)
+        bucket.add(item)
+        return bucket
+
+    def close(self) -> None:
+        """Forget everything; nothing expires any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._buckets.clear()
+        self._order.clear()
+
+    def _set_timer(self, number: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_for = number
+        self._timer = self._loop.call_at(number * WIDTH, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        # The loop may run a timer early by its clock's resolution; the bucket that it was set for is due all the same.
+        now = max(int(self._loop.time() / WIDTH), self._timer_for)
+        order, buckets = self._order, self._buckets
+        while order and (order[0] <= now or not buckets[order[0]]):
+            for item in list(buckets.pop(heapq.heappop(order))):
+                self._expire(item)
+        if order:  # expiring may have added new items, and with them a timer
+            self._set_timer(order[0])

@@ -1,0 +1,385 @@
+"""The keeper: one task that stays connected to the leader, and the traffic of that connection.
+
+It connects, stays while the node leads, and goes where the hints say otherwise. What is under way (`writes`, `reads`,
+`watches`, `consumers`) does no I/O: the keeper lets each part fill the next frame, and hands it what came.
+
+All traffic goes to the leader. Reads that need no leader are also sent while connected to a node that does not lead, so
+that they work when there is no majority. Spreading them over the other nodes would need a second connection and nothing
+else: `Reads.fill` knows them apart already.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from kvorum import errors, limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.connection import Connection, NodeFailed
+from kvorum.cluster.consumers import Consumers
+from kvorum.cluster.counters import Counters
+from kvorum.cluster.reads import Reads
+from kvorum.cluster.route import Address, Route, name, parse
+from kvorum.cluster.watches import Watches
+from kvorum.cluster.writes import Writes
+
+PROTOCOL: Final = 1
+HELLO_TIMEOUT: Final = 1.5
+MAX_HELLO_TIMEOUT: Final = 5.0
+LEADERLESS: Final = 0.8
+"""Seconds to stay with a node that knows no leader, waiting for it to tell of one, before another node is asked."""
+STEADY: Final = 0.5
+"""Seconds that a useful connection must last to make failures forgotten: a request that breaks each stream must not be
+repeated in a tight loop."""
+SESSION_PATIENCE: Final = 2.0
+"""Seconds for a session to be opened, before the connection is called useless."""
+FIRST_RETRY: Final = 0.02
+MAX_RETRY: Final = 0.5
+"""Seconds before refused operations are tried again on the same connection: jittered, doubled with each round."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """All operations of a client, by kind."""
+
+    writes: Writes
+    reads: Reads
+    watches: Watches
+    consumers: Consumers
+
+    def expecting(self) -> bool:
+        """Something is unanswered: the silence of a node matters."""
+        return self.writes.expecting or self.reads.expecting or self.watches.expecting or self.consumers.open
+
+    def connection_lost(self) -> None:
+        """Nothing is on a stream any more."""
+        self.writes.connection_lost()
+        self.reads.connection_lost()
+        self.watches.connection_lost()
+        self.consumers.connection_lost()
+
+    def end(
+        self, why: str, write: Callable[[str], errors.KvorumError], read: Callable[[str], errors.KvorumError]
+    ) -> None:
+        """End every operation with an error; writes that may have been applied with OutcomeUnknown."""
+        self.writes.give_up_all(why, lambda: write(why))
+        self.reads.give_up_all(lambda: read(why))
+        self.watches.end_all(lambda: read(why))
+
+
+def closed_read(why: str) -> errors.Closed:
+    """The error of a read or watch that is cut off: nothing was to be applied."""
+    return errors.Closed(why, outcome=None)
+
+
+class Keeper:
+    """See the module. `start`, then `stop`; `wake` when there is something to send."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        route: Route,
+        under_way: UnderWay,
+        counters: Counters,
+        rng: random.Random,
+        *,
+        client_name: str,
+        token: str,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self._loop = loop
+        self._route = route
+        self._under_way = under_way
+        self._writes = under_way.writes
+        self._reads = under_way.reads
+        self._watches = under_way.watches
+        self._consumers = under_way.consumers
+        self._counters = counters
+        self._rng = rng
+        self._client_name = client_name
+        self._token = token
+        self._credentials = credentials
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._cluster_id = b""
+        self.newest = b""
+        """The newest state that this client has seen, as a versionstamp."""
+        self.hello_timeout = HELLO_TIMEOUT
+        """Seconds that a node gets to answer Hello; longer when no node did in time."""
+        self.connected = asyncio.Event()
+        """Set while a connection is up."""
+        self.changed = asyncio.Event()
+        """Set when a connection began or ended, or its node's idea of the leader changed."""
+        self.connection: Connection | None = None
+        self._node_id = ""
+        self._worked = False
+        """The connected node did something for us: it was not a waste of time to come here."""
+        self._leading = False
+        self._hint: Address | None = None
+        self._hint_term = 0
+        self._session_asked = False
+        self._session_refused = ""
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._session_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = self._loop.create_task(self._keep())
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Say goodbye and disconnect. May be called twice."""
+        first, self._stopping = not self._stopping, True
+        self.connected.set()  # nobody waits for a node any longer
+        if self._task is not None:
+            if first:  # a second one would interrupt the goodbye
+                self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @property
+    def stopped(self) -> bool:
+        """It is over, by `stop` or by a fault of this package."""
+        return self._stopping
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        if self.connection is not None:
+            self.connection.wake()
+
+    def why(self) -> str:
+        """What stands in the way, for messages."""
+        if self.connection is not None:
+            if self._leading:
+                return f" ({self._session_refused})" if self._session_refused else ""
+            return f" ({name(self.connection.address)} knows no leader)"
+        problems = self._route.problems()
+        return f" ({problems})" if problems else " (no connection)"
+
+    # ---- the task
+
+    async def _keep(self) -> None:
+        """Be connected to the leader, as far as that is possible, until cancelled."""
+        while True:
+            if delay := self._route.delay():
+                await asyncio.sleep(delay)
+            address = self._route.next()
+            connection = Connection(address, self._loop, self._credentials)
+            farewell = None
+            try:
+                await self._greet(connection)
+                await self._stay(connection)
+            except NodeFailed as failure:
+                self._route.failed(address, failure.problem, final=failure.final, dead=failure.dead)
+                self._counters.failed_connections += self.connection is None
+                if self._route.hopeless:
+                    # Waiting would not help anybody.
+                    self._under_way.end(self._route.problems(), errors.WrongCluster, errors.WrongCluster)
+            except asyncio.CancelledError:
+                farewell = pb.ClientFrame(goodbye=pb.Goodbye(release=True))
+                raise
+            finally:
+                self._detach()
+                await connection.close(farewell)
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        """Only a fault of this package ends it before `close`; then nobody may be left waiting."""
+        if keeper.cancelled() or (error := keeper.exception()) is None:
+            return
+        self._stopping = True
+        why = f"the client failed: {type(error).__name__}: {error}"
+        self._under_way.end(why, errors.Closed, closed_read)
+        self.changed.set()
+        self._loop.call_exception_handler({"message": why, "exception": error, "task": keeper})
+
+    async def _greet(self, connection: Connection) -> None:
+        hello = pb.Hello(
+            protocol=PROTOCOL,
+            client=self._client_name,
+            token=self._token,
+            cluster_id=self._cluster_id,
+            session=self._writes.session_id,
+        )
+        patience = min(MAX_HELLO_TIMEOUT, self.hello_timeout * 1.5 ** min(self._route.rounds, 10))
+        frame = await connection.greet(hello, patience)
+        reply = frame.hello
+        if reply.protocol != PROTOCOL:
+            raise NodeFailed(f"it speaks protocol {reply.protocol}, this client {PROTOCOL}", final=True)
+        if self._cluster_id and reply.cluster_id and reply.cluster_id != self._cluster_id:
+            raise NodeFailed(
+                f"it belongs to cluster {reply.cluster_id.hex()}, this client to {self._cluster_id.hex()}", final=True
+            )
+        self._cluster_id = self._cluster_id or reply.cluster_id
+        self.connection = connection
+        self._node_id = reply.node_id
+        self._worked = False
+        self._leader_is(frame.leader if frame.HasField("leader") else reply.leader)
+        self.connected.set()
+        connection.ended.add_done_callback(lambda _: self.changed.set())
+        connection.start(self._fill, self._receive, self._under_way.expecting)
+
+    async def _stay(self, connection: Connection) -> None:
+        """Return to follow a hint, or to try the same node again; NodeFailed when another one should be tried."""
+        used = False
+        begun = self._loop.time()
+        while not connection.ended.done():
+            self.changed.clear()
+            hint = self._hint
+            if self._leading:
+                self._counters.connections += not used
+                used = True
+                await self.changed.wait()
+                if self._worked and self._loop.time() - begun >= STEADY:
+                    self._route.succeeded(connection.address)
+            elif hint is not None and hint != connection.address and self._route.usable(hint, self._hint_term):
+                self._route.saw_term(self._hint_term)
+                self._route.follow(hint)
+                return
+            else:
+                try:
+                    async with asyncio.timeout(LEADERLESS * (0.75 + self._rng.random() / 2)):
+                        await self.changed.wait()
+                except TimeoutError:
+                    raise NodeFailed("it knows no leader that can be reached", dead=False) from None
+        failure = connection.ended.result()
+        if self._worked and not failure.dead and not failure.final:
+            # It may be the stream only. If it is the node, its port refuses us in no time.
+            self._route.follow(connection.address)
+            return
+        raise failure
+
+    def _detach(self) -> None:
+        """Nothing is on a stream any more."""
+        if self.connection is not None:
+            self.connection = None
+            self._under_way.connection_lost()
+        self._leading = False
+        self._hint = None
+        for timer in (self._retry_timer, self._session_timer):
+            if timer is not None:
+                timer.cancel()
+        self._retry_timer = self._session_timer = None
+        self._session_asked = False
+        if not self._stopping:
+            self.connected.clear()
+        self.changed.set()
+
+    # ---- what the connection asks for and brings
+
+    def _fill(self, frame: pb.ClientFrame) -> bool:
+        """Put everything that can go into the next frame."""
+        room = limits.MAX_FRAME_OPERATIONS
+        writes, session = self._writes, self._writes.session_id
+        if self._leading:
+            if (writes.needs_session or (not session and self._consumers.open)) and not self._session_asked:
+                self._ask_for_session(frame)
+                room -= 1
+            if session:
+                room -= self._consumers.fill(frame, session, room)
+            room -= self._watches.fill(frame, self.newest, room)
+        # Half of a full frame at most is reads, so that neither kind starves the other.
+        count = self._reads.fill(frame, (room + 1) // 2, leading=self._leading)
+        if self._leading:
+            count += writes.fill(frame, room - count)
+        if not count and room == limits.MAX_FRAME_OPERATIONS:
+            return False
+        self._counters.frames += 1
+        self._counters.operations += count
+        return True
+
+    def _receive(self, frame: pb.ServerFrame) -> None:
+        """Hand a frame's parts to those who know what they mean."""
+        if self.connection is None:
+            return  # saying goodbye
+        lost_leader = bool(frame.results) and self._take_results(frame)
+        if frame.reads:
+            lost_leader |= self._reads.answered(frame.reads)
+            self.newest = max(self.newest, frame.reads[-1].read_versionstamp)
+        if frame.watches:
+            self._watches.events(frame.watches)
+            self.newest = max(self.newest, frame.watches[-1].read_versionstamp)
+        if frame.deliveries:
+            self._consumers.deliveries(frame.deliveries, self._writes.session_id)
+        if frame.HasField("session") and self._session_asked:
+            self._session_answered(frame.session.session)
+        if lost_leader:
+            self._leader_is(None)
+        elif not self._worked:
+            refused = self._writes.refusals or self._reads.refusals or self._watches.refusals
+            answered = frame.results or frame.reads or frame.watches or frame.HasField("session")
+            self._worked = bool(answered) and not refused
+        if frame.HasField("leader"):
+            self._leader_is(frame.leader)
+        if frame.error and frame.error_is_final:
+            # What this stream carried must not be sent again; what else waits may go to the next one.
+            self._writes.give_up_all(f"the node ended the stream: {frame.error}", errors.Unavailable, sent_only=True)
+            self._reads.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
+        if self._retry_timer is None:
+            self._plan_retry()
+
+    def _take_results(self, frame: pb.ServerFrame) -> bool:
+        """True if the node said that it does not lead."""
+        session = self._writes.session_id
+        lost_leader = self._writes.answered(frame.results)
+        for group in frame.results:
+            if group.stamp_prefix:
+                # The whole entry is applied where one of its results is known.
+                self.newest = max(self.newest, group.stamp_prefix + b"\xff\xff")
+        if session and not self._writes.session_id:
+            self._consumers.connection_lost()
+            self.wake()
+        return lost_leader
+
+    def _ask_for_session(self, frame: pb.ClientFrame) -> None:
+        frame.open_session.client = self._client_name
+        self._session_asked = True
+        self._session_timer = self._loop.call_later(SESSION_PATIENCE, self._session_overdue)
+
+    def _session_answered(self, session_id: bytes) -> None:
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+        if session_id:
+            self._session_asked = False
+            self._session_refused = ""
+            self._writes.session_opened(session_id)
+            self.wake()
+        else:
+            self._session_refused = "the node opens no more sessions"
+            self._session_timer = self._loop.call_later(MAX_RETRY, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._session_asked = False
+        self.wake()
+
+    def _session_overdue(self) -> None:
+        if self.connection is not None:
+            self.connection.fail(NodeFailed(f"it opened no session within {SESSION_PATIENCE:g} s"))
+
+    def _leader_is(self, leader: pb.Leader | None) -> None:
+        """The connected node tells who leads; None: not itself, at least."""
+        self._leading = leader is not None and bool(leader.node_id) and leader.node_id == self._node_id
+        self._hint = None if leader is None or self._leading else parse(leader.address)
+        if leader is not None:
+            self._hint_term = leader.term
+            if self._leading:
+                self._route.saw_term(leader.term)
+        self.changed.set()
+        if self._leading:
+            self.wake()
+
+    def _plan_retry(self) -> None:
+        """Refused operations go again a little later, unless the connection changes before."""
+        parts = [part for part in (self._writes, self._reads, self._watches) if part.has_refused]
+        if parts:
+            rounds = max(part.refusals for part in parts)
+            delay = min(MAX_RETRY, FIRST_RETRY * 2.0 ** min(rounds - 1, 10)) * (0.5 + self._rng.random() / 2)
+            self._retry_timer = self._loop.call_later(delay, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._writes.retry_refused()
+        self._reads.retry_refused()
+        self._watches.retry_refused()
+        self.wake()

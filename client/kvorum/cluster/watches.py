@@ -1,0 +1,176 @@
+"""Watches that outlive connections. No I/O, no clock.
+
+A watcher wants the newest snapshot, not each one, so the hand-over holds one: a newer snapshot replaces what was not
+fetched. After a reconnect the node sends the current snapshot once more, as it must; it is dropped if it is what the
+watcher has seen last. It is asked for a state not older than the newest one seen by this client, so that a watch
+never runs backwards.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+
+MAX_WATCHES: Final = 10_000
+"""Open watches of one client."""
+
+Snapshot = Sequence[pb.KvEntry]
+
+
+class Watch:
+    """One watch: `next` waits for a snapshot that is newer than the last one it gave."""
+
+    __slots__ = ("_fresh", "_loop", "_pending", "_problem", "_seen", "_stamp", "_waiter", "id", "keys", "registered")
+
+    def __init__(self, watch_id: int, keys: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self.id = watch_id
+        self.keys = list(keys)
+        self.registered = False
+        self._loop = loop
+        self._pending: Snapshot | None = None
+        self._problem: errors.KvorumError | None = None
+        self._seen: tuple[bytes, ...] | None = None
+        self._stamp = b""
+        self._fresh = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def stamp(self) -> bytes:
+        """The newest state seen; empty before the first event."""
+        return self._stamp
+
+    def restart(self) -> None:
+        """The stream is gone; the next event is the answer to a new registration."""
+        self.registered = False
+        self._fresh = True
+
+    def event(self, event: pb.WatchEvent) -> None:
+        """Take in a snapshot, unless it is older than the last one or repeats it after a reconnect."""
+        if event.read_versionstamp < self._stamp or len(event.entries) != len(self.keys):
+            return
+        self._stamp = event.read_versionstamp
+        seen = tuple(entry.versionstamp for entry in event.entries)
+        repeated, self._fresh = self._fresh and seen == self._seen, False
+        if repeated:
+            return
+        self._seen = seen
+        self._pending = event.entries
+        self._wake()
+
+    def fail(self, problem: errors.KvorumError) -> None:
+        """End the watch: what was not fetched is still handed over, then the problem is raised."""
+        self._problem = problem
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> Snapshot:
+        """The newest snapshot that was not fetched. Errors: what `fail` was given."""
+        while True:
+            if (pending := self._pending) is not None:
+                self._pending = None
+                return pending
+            if self._problem is not None:
+                raise self._problem
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+
+class Watches:
+    """All watches of a client."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._last_id = 0
+        self._live: dict[int, Watch] = {}
+        self._to_start: dict[int, Watch] = {}
+        self._to_stop: deque[int] = deque()
+        self._later: dict[int, Watch] = {}
+        self.refusals = 0
+
+    def start(self, keys: Sequence[bytes]) -> Watch:
+        """Register a watch. Errors: Overloaded."""
+        if len(self._live) >= MAX_WATCHES:
+            raise errors.Overloaded(f"{len(self._live):,} watches are open already")
+        self._last_id += 1
+        watch = Watch(self._last_id, keys, self._loop)
+        self._live[watch.id] = self._to_start[watch.id] = watch
+        return watch
+
+    def stop(self, watch: Watch) -> None:
+        """The watcher is gone."""
+        if self._live.pop(watch.id, None) is None:
+            return
+        self._to_start.pop(watch.id, None)
+        self._later.pop(watch.id, None)
+        if watch.registered:
+            self._to_stop.append(watch.id)
+
+    def end_all(self, problem: Callable[[], errors.KvorumError]) -> None:
+        """End every watch with an error."""
+        for watch in list(self._live.values()):
+            watch.fail(problem())
+
+    @property
+    def expecting(self) -> bool:
+        """Watches are open: the silence of a node matters."""
+        return bool(self._live)
+
+    @property
+    def has_refused(self) -> bool:
+        """Watches that a node ended wait for `retry_refused`."""
+        return bool(self._later)
+
+    def fill(self, frame: pb.ClientFrame, newest: bytes, operations: int) -> int:
+        """Put registrations and their ends into a frame. `newest` is the newest state that the client has seen."""
+        count = 0
+        while self._to_stop and count < operations:
+            frame.stop_watches.append(self._to_stop.popleft())
+            count += 1
+        while self._to_start and count < operations:
+            watch = self._to_start.pop(next(iter(self._to_start)))
+            watch.registered = True
+            frame.watches.add(id=watch.id, keys=watch.keys, min_versionstamp=max(newest, watch.stamp))
+            count += 1
+        return count
+
+    def connection_lost(self) -> None:
+        """The stream is gone: all are to be registered again."""
+        self._to_stop.clear()
+        self._later.clear()
+        for watch in self._live.values():
+            watch.restart()
+        self._to_start = dict(self._live)
+
+    def retry_refused(self) -> None:
+        """Watches that the node ended are registered again."""
+        self._to_start.update(self._later)
+        self._later.clear()
+
+    def events(self, events: Iterable[pb.WatchEvent]) -> None:
+        """Take events in.
+
+        A watch that the node ended starts again by `retry_refused`, or fails if that is pointless.
+        """
+        for event in events:
+            watch = self._live.get(event.id)
+            if watch is None or not watch.registered:
+                continue
+            if not event.error:
+                self.refusals = 0
+                watch.event(event)
+            elif event.retryable:
+                self.refusals += 1
+                watch.restart()
+                self._later[watch.id] = watch
+            else:
+                watch.registered = False
+                watch.fail(errors.InvalidArgument(event.error))

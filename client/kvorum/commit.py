@@ -1,0 +1,37 @@
+"""What came of a commit."""
+
+from typing import NamedTuple
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import WriteOutcome
+from kvorum.errors import OutOfRange, StaleLease, TypeMismatch
+
+
+class CommitResult(NamedTuple):
+    """True in a condition if the commit was carried out."""
+
+    ok: bool
+    versionstamp: str | None
+    """Of the commit, 20 hex digits; None if a check failed."""
+    failed_checks: tuple[int, ...] = ()
+    """Indexes of all failing checks, in the order in which they were added."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def commit_result(outcome: WriteOutcome) -> CommitResult:
+    """What an executed write means. Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease."""
+    result = outcome.result
+    what = result.outcome
+    if what == pb.OUTCOME_DONE:
+        return CommitResult(True, outcome.versionstamp.hex())
+    if what == pb.OUTCOME_CHECK_FAILED:
+        return CommitResult(False, None, tuple(result.failed_checks))
+    if what == pb.OUTCOME_TYPE_ERROR:
+        raise TypeMismatch(result.message)
+    if what == pb.OUTCOME_RANGE_ERROR:
+        raise OutOfRange(result.message)
+    if what == pb.OUTCOME_STALE_LEASE:
+        raise StaleLease(result.message)
+    raise AssertionError(f"a backend must raise for outcome {what}")

@@ -1,0 +1,29 @@
+"""How fresh a read must be."""
+
+from typing import Final, Literal
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.durations import Duration, milliseconds
+from kvorum.errors import InvalidArgument
+
+Consistency = Literal["strong", "bounded", "eventual"]
+"""`strong`: sees every write that was acknowledged before the read began. `bounded`: a state that was newest at most
+`max_age` ago. `eventual`: what the node at hand has. None shows a client less than it has seen before."""
+
+_MAX_AGE: Final = (1 << 32) - 1
+
+
+def relax(read: pb.Read, consistency: Consistency, max_age: Duration | None) -> None:
+    """Set what a read asks for. Errors: InvalidArgument."""
+    if consistency == "bounded":
+        if max_age is None:
+            raise InvalidArgument("consistency 'bounded' needs max_age")
+        read.consistency = pb.CONSISTENCY_BOUNDED
+        read.max_age_ms = min(milliseconds(max_age, "max_age"), _MAX_AGE)
+        return
+    if max_age is not None:
+        raise InvalidArgument(f"max_age belongs to consistency 'bounded', not to {consistency!r}")
+    if consistency == "eventual":
+        read.consistency = pb.CONSISTENCY_EVENTUAL
+    elif consistency != "strong":
+        raise InvalidArgument(f"unknown consistency {consistency!r}, expected 'strong', 'bounded' or 'eventual'")

@@ -1,0 +1,67 @@
+"""What a read gives back: a key, its value, and the versionstamp of the commit that wrote it."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import DataError, InvalidArgument, InvalidKey
+from kvorum.keys import Key, KeyPart, decode_key
+from kvorum.values import decode_value
+
+STAMP_DIGITS: Final = 20
+
+
+class Entry(NamedTuple):
+    """A key with its value and versionstamp."""
+
+    key: Key
+    value: Any
+    """None if the key is absent; also if None was stored, in which case there is a versionstamp."""
+    versionstamp: str | None
+    """20 lower-case hex digits, which compare as the commits follow each other; None if the key is absent."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the key is present."""
+        return self.versionstamp is not None
+
+
+def own_key(key: Sequence[KeyPart]) -> Key:
+    """The key that a caller gave, as it comes back: a tuple, and nothing in it that can still be changed."""
+    if type(key) is tuple:
+        for part in key:
+            if isinstance(part, (bytearray, memoryview)):
+                break
+        else:
+            return key
+    return tuple(bytes(part) if isinstance(part, (bytearray, memoryview)) else part for part in key)
+
+
+def answered(key: Key, row: pb.KvEntry) -> Entry:
+    """The entry of a key that was asked for. Errors: DataError, naming the key."""
+    stamp = row.versionstamp
+    if not stamp:
+        return Entry(key, None, None)
+    try:
+        return Entry(key, decode_value(row.value, row.encoding), stamp.hex())
+    except DataError as error:
+        raise DataError(f"{key!r}: {error}") from error
+
+
+def found(row: pb.KvEntry) -> Entry:
+    """The entry of a row that a range held. Errors: DataError, naming the key."""
+    try:
+        key = decode_key(row.key)
+    except InvalidKey as error:
+        raise DataError(f"the stored key {row.key.hex()} cannot be decoded: {error}") from error
+    return answered(key, row)
+
+
+def parse_versionstamp(text: str) -> bytes:
+    """The 10 bytes of a versionstamp; upper-case digits are taken too. Errors: InvalidArgument."""
+    if isinstance(text, str) and len(text) == STAMP_DIGITS and text.isascii() and text.isalnum():
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            pass
+    raise InvalidArgument(f"a versionstamp is {STAMP_DIGITS} hex digits, got {text!r}")

@@ -1,0 +1,150 @@
+"""What can go wrong, and what to do about it.
+
+There are three questions after an error: shall I call again, shall I mend the call, must I look whether it happened?
+Each class answers them by two attributes:
+
+* ``retryable``: the same call may succeed later, and repeating it is safe.
+* ``outcome``: ``"not applied"`` (certainly nothing was changed), ``"unknown"`` (a write that may or may not have been
+  applied), or ``None`` where nothing was to be changed.
+"""
+
+from typing import ClassVar, Literal
+
+Outcome = Literal["not applied", "unknown"]
+
+
+class KvorumError(Exception):
+    """Base of all errors of this package."""
+
+    retryable: ClassVar[bool] = False
+    outcome: Outcome | None = None
+
+
+# ---- mend the call
+
+
+class InvalidArgument(KvorumError, ValueError):
+    """The call cannot be right, whatever the state of the database. Nothing was sent or applied."""
+
+    outcome = "not applied"
+
+
+class InvalidKey(InvalidArgument):
+    """A key or selector that has no encoding; the message names the part."""
+
+
+class InvalidValue(InvalidArgument):
+    """A value that cannot be represented; `path` leads to the offending part, e.g. ``value["items"][3]``."""
+
+    def __init__(self, problem: str, path: str = "value") -> None:
+        super().__init__(f"{path}: {problem}")
+        self.problem = problem
+        self.path = path
+
+
+class LimitExceeded(InvalidArgument):
+    """A limit of `kvorum.limits` was exceeded: `limit` is its name, `allowed` its value, `got` what was asked for."""
+
+    def __init__(self, limit: str, allowed: int, got: int, what: str = "") -> None:
+        super().__init__(
+            f"{what or limit.lower().replace('_', ' ')}: {got:,} is above the limit of {allowed:,} ({limit})"
+        )
+        self.limit = limit
+        self.allowed = allowed
+        self.got = got
+
+
+class Closed(KvorumError):
+    """The client was closed before or during the call."""
+
+    def __init__(self, message: str = "this client is closed", *, outcome: Outcome | None = "not applied") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+# ---- the database says no; nothing was changed
+
+
+class TypeMismatch(KvorumError, TypeError):
+    """The stored value is of a kind that the mutation cannot work on, e.g. a sum on a string."""
+
+    outcome = "not applied"
+
+
+class OutOfRange(KvorumError, ArithmeticError):
+    """A sum would leave its limits, and clamping was not asked for."""
+
+    outcome = "not applied"
+
+
+class StaleLease(KvorumError):
+    """The message is no longer in this consumer's hands: it was delivered again, settled, or its lease lapsed."""
+
+    outcome = "not applied"
+
+
+class DataError(KvorumError):
+    """A stored value cannot be decoded by this version; the raw bytes are still there."""
+
+
+class NoSpace(KvorumError):
+    """A voter's disk is nearly full: writes that grow the database are refused, deletes are taken."""
+
+    outcome = "not applied"
+
+
+# ---- call again
+
+
+class Unavailable(KvorumError):
+    """No answer in time, and certainly nothing was applied: no leader, no connection, or an overloaded node. Safe to
+    repeat.
+    """
+
+    retryable = True
+    outcome = "not applied"
+
+
+class Overloaded(Unavailable):
+    """A queue of the client or the node is full. Wait a little, then repeat."""
+
+
+class DeadlineExceeded(Unavailable, TimeoutError):
+    """The call's timeout passed before anything could have been applied. For writes that may have been applied see
+    `OutcomeUnknown`.
+    """
+
+
+# ---- look whether it happened
+
+
+class OutcomeUnknown(KvorumError):
+    """A write that may or may not have been applied, now or later: its timeout passed, it was cut off, or the leader
+    was lost.
+
+    Read the keys that it would have changed, or repeat it with a check on a versionstamp, so that it cannot apply
+    twice.
+    """
+
+    outcome = "unknown"
+
+
+# ---- the place is wrong
+
+
+class ConnectFailed(Unavailable):
+    """None of the addresses answered in time."""
+
+
+class WrongCluster(KvorumError):
+    """The node belongs to another cluster than this client has been talking to, or speaks another protocol version."""
+
+    outcome = "not applied"
+
+
+class DatabaseLocked(KvorumError):
+    """The folder is open in another process (or already in this one): an embedded database has one owner."""
+
+
+class DatabaseCorrupt(KvorumError):
+    """The folder holds data that cannot be trusted or was written by a newer version; nothing was changed."""

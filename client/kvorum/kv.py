@@ -1,0 +1,339 @@
+"""The client: everything that a program does with a database, embedded or a cluster."""
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.atomic import AtomicOperation
+from kvorum.backend import Backend
+from kvorum.commit import CommitResult, commit_result
+from kvorum.consistency import Consistency, relax
+from kvorum.durations import Duration, seconds
+from kvorum.embedded import open_embedded
+from kvorum.entry import Entry, answered, own_key
+from kvorum.errors import LimitExceeded
+from kvorum.keys import KeyPart
+from kvorum.link import Link
+from kvorum.listing import ListIterator, Walk
+from kvorum.message import Message
+from kvorum.mutation import SetKey, delete_mutation, enqueue_message, read_key, set_mutation
+from kvorum.queue import DEFAULT_CONCURRENCY, Handler, Listener
+from kvorum.target import Folder, parse_target
+from kvorum.watch import Watch
+
+if TYPE_CHECKING:
+    import grpc
+
+
+class Kv:
+    """An open database. Made by `kvorum.open_kv`; belongs to the event loop that opened it.
+
+    Calls may be made concurrently, and that is what makes them cheap: those that are made at the same time travel
+    together. Every call takes a `timeout` (a timedelta or milliseconds), else the client's own.
+
+    Errors of all reads: Unavailable (also DeadlineExceeded, Overloaded), Closed. Errors of all writes: those, with
+    nothing changed, OutcomeUnknown, NoSpace. Cancelling a write leaves its outcome unknown.
+    """
+
+    def __init__(self, backend: Backend, *, timeout: float = limits.DEFAULT_TIMEOUT / 1000) -> None:
+        """For programs that bring their own backend; `timeout` is seconds."""
+        self._link = Link(backend, timeout)
+        self._listeners: set[Listener] = set()
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._closing: asyncio.Task[None] | None = None
+
+    # ---- reading
+
+    async def get(
+        self,
+        key: Sequence[KeyPart],
+        *,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> Entry:
+        """The entry of a key; value and versionstamp are None if it is absent.
+
+        Errors: InvalidKey, LimitExceeded, InvalidArgument, DataError.
+        """
+        read = pb.Read(keys=(read_key(key),))
+        if consistency != "strong" or max_age is not None:
+            relax(read, consistency, max_age)
+        link = self._link
+        answer = await link.backend.read(read, timeout=link.within(timeout))
+        return answered(own_key(key), answer.entries[0])
+
+    async def get_many(
+        self,
+        keys: Sequence[Sequence[KeyPart]],
+        *,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> list[Entry]:
+        """The entries of up to 10 keys, in their order, from one snapshot. Errors: as `get`."""
+        if len(keys) > limits.MAX_READ_RANGES:
+            raise LimitExceeded("MAX_READ_RANGES", limits.MAX_READ_RANGES, len(keys), "keys of a read")
+        read = pb.Read(keys=[read_key(key) for key in keys])
+        relax(read, consistency, max_age)
+        link = self._link
+        within = link.within(timeout)
+        if not keys and not link.closed:
+            return []
+        answer = await link.backend.read(read, timeout=within)
+        return [answered(own_key(key), row) for key, row in zip(keys, answer.entries, strict=True)]
+
+    def list(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        cursor: str | None = None,
+        batch_size: int | None = None,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> ListIterator:
+        """Entries in the order of their keys: below a prefix (not the prefix itself), from `start` on, before `end`.
+
+        Give `prefix`, `prefix` with `start` or `end`, or `start` and `end`; None is the same as not given, and the
+        prefix `()` means everything. Entries are read in batches of `batch_size` (≤ 1,000; by default the limit or
+        100, at most 500); each batch is one snapshot, and `timeout` is for each. `cursor` is that of an earlier list.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded, at once; DataError while iterating.
+        """
+        walk = Walk(
+            prefix,
+            start,
+            end,
+            limit=limit,
+            reverse=reverse,
+            cursor=cursor,
+            batch_size=batch_size,
+            consistency=consistency,
+            max_age=max_age,
+        )
+        return ListIterator(walk, self._link, self._link.within(timeout))
+
+    def watch(self, keys: Sequence[Sequence[KeyPart]]) -> Watch:
+        """Entries of up to 10 keys, all from one snapshot: now, and whenever one of them has changed.
+
+        Changes that follow each other quickly may be seen as one. Outlives connections; ends when the client is closed.
+
+        Errors: InvalidKey, LimitExceeded, Closed, at once.
+        """
+        watch = Watch(keys, self._link)
+        self._watches.add(watch)
+        return watch
+
+    # ---- writing
+
+    async def set(
+        self, key: SetKey, value: object, *, expire_in: Duration | None = None, timeout: Duration | None = None
+    ) -> CommitResult:
+        """Store a value, to be removed `expire_in` after the commit; without it an earlier expiry is dropped.
+
+        Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
+        """
+        link = self._link
+        op = pb.AtomicWrite(mutations=(set_mutation(key, value, expire_in),))
+        return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
+
+    async def delete(self, key: Sequence[KeyPart], *, timeout: Duration | None = None) -> CommitResult:
+        """Remove a key; fine if it is absent. Errors: InvalidKey, LimitExceeded."""
+        link = self._link
+        op = pb.AtomicWrite(mutations=(delete_mutation(key),))
+        return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
+
+    def atomic(self) -> AtomicOperation:
+        """An atomic operation, to be filled and committed."""
+        return AtomicOperation(self._link)
+
+    # ---- queues
+
+    async def enqueue(
+        self,
+        value: object,
+        *,
+        queue: str = "",
+        delay: Duration | None = None,
+        keys_if_undelivered: Sequence[Sequence[KeyPart]] = (),
+        backoff_schedule: Sequence[Duration] | None = None,
+        timeout: Duration | None = None,
+    ) -> CommitResult:
+        """Put a message on a queue, to be delivered at least once, `delay` after the commit (≤ 366 days).
+
+        A delivery that fails is repeated after each step of `backoff_schedule` (≤ 64 steps of ≤ 1 hour; by default
+        100 ms, 1 s, 5 s, 30 s, 60 s; empty: no retry). Then the value is stored under each of `keys_if_undelivered`
+        (≤ 10), or dropped.
+
+        Errors: InvalidValue, InvalidKey, InvalidArgument, LimitExceeded.
+        """
+        link = self._link
+        op = pb.AtomicWrite(enqueues=(enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule),))
+        return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
+
+    @overload
+    async def listen_queue(
+        self,
+        handler: Callable[[Any], Awaitable[object] | object],
+        *,
+        queue: str = "",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        prefetch: int | None = None,
+        with_message: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    async def listen_queue(
+        self,
+        handler: Callable[[Message], Awaitable[object] | object],
+        *,
+        queue: str = "",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        prefetch: int | None = None,
+        with_message: Literal[True],
+    ) -> None: ...
+    async def listen_queue(
+        self,
+        handler: Handler,
+        *,
+        queue: str = "",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        prefetch: int | None = None,
+        with_message: bool = False,
+    ) -> None:
+        """Handle the messages of a queue until the client is closed. Several listeners, here or elsewhere, share them.
+
+        `handler` is called with each message's value, or with the `Message`, up to `concurrency` at a time; `prefetch`
+        more messages are held ready (by default as many again). When it returns, the message is done; when it raises,
+        that is logged, and the message comes again by its backoff schedule. A handler may be called twice for one
+        message, so its effects should be commits that check, or acknowledge it (`AtomicOperation.ack`).
+
+        Closing the client lets running handlers finish, within the client's timeout. Cancelling this call cancels them;
+        their messages are ready again at once. Messages whose handler was not called go back without counting.
+
+        Errors: InvalidArgument, LimitExceeded, Unavailable, Closed.
+        """
+        listener = Listener(
+            self._link.backend,
+            handler,
+            queue=queue,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            with_message=with_message,
+            timeout=self._link.timeout,
+        )
+        self._listeners.add(listener)
+        try:
+            await listener.run()
+        finally:
+            self._listeners.discard(listener)
+
+    # ---- the client itself
+
+    async def status(self, *, timeout: Duration | None = None) -> pb.StatusResponse:
+        """What the node that this client is connected to says of itself; of an embedded database: its own figures."""
+        link = self._link
+        return await link.backend.status(timeout=link.within(timeout))
+
+    def statistics(self) -> dict[str, float]:
+        """Figures since opening: on a cluster retries, reconnects, unknown outcomes and others."""
+        figures = getattr(self._link.backend, "statistics", None)
+        return {} if figures is None else dict(figures())
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._link.closed
+
+    @property
+    def link(self) -> Link:
+        """For the blocking client."""
+        return self._link
+
+    async def close(self) -> None:
+        """Release everything. Listeners end in order, watches end, later calls raise Closed. May be called again.
+
+        Called by a queue's handler it does not wait, since that handler must end first.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(self._link.cut()))
+        if not any(listener.owns(asyncio.current_task()) for listener in self._listeners):
+            await asyncio.shield(self._closing)
+
+    async def _close(self, backend: Backend) -> None:
+        listeners = list(self._listeners)
+        for listener in listeners:
+            listener.stop()
+        try:
+            for listener in listeners:
+                await listener.finished()
+            for watch in list(self._watches):
+                await watch.aclose()
+        finally:
+            await backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Opening:
+    """A database about to be opened: await it, or enter it with `async with`, once. Made by `open_kv`."""
+
+    def __init__(self, open_it: Callable[[], Awaitable[Kv]]) -> None:
+        self._open: Callable[[], Awaitable[Kv]] | None = open_it
+        self._kv: Kv | None = None
+
+    def __await__(self) -> Generator[Any, None, Kv]:
+        open_it, self._open = self._open, None
+        if open_it is None:
+            raise RuntimeError("this database was opened already; call open_kv again")
+        return open_it().__await__()
+
+    async def __aenter__(self) -> Kv:
+        self._kv = await self
+        return self._kv
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._kv is not None
+        await self._kv.close()
+
+
+def open_kv(
+    target: str | os.PathLike[str] | None = None,
+    *,
+    token: str | None = None,
+    tls: "grpc.ChannelCredentials | None" = None,
+    timeout: Duration | None = None,
+) -> Opening:
+    """Open a database: `kv = await open_kv(…)`, or `async with open_kv(…) as kv`.
+
+    `target`: the path of a folder (embedded: in this process, no server; made if absent), `":memory:"` (embedded, gone
+    after closing), `kvorum://host:port,host:port` (a cluster, by any of its nodes; the port is 7401 by default), or
+    None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or milliseconds; 10 s by default) is for
+    opening and for each call that names none. `token` and `tls` are for clusters, and of no meaning to a folder.
+
+    Errors when opening: ConnectFailed, WrongCluster; DatabaseLocked, DatabaseCorrupt, OSError, ModuleNotFoundError (an
+    embedded database needs `kvorum[node]`). InvalidArgument at once.
+    """
+    place = parse_target(target, os.environ)
+    within = limits.DEFAULT_TIMEOUT / 1000 if timeout is None else seconds(timeout, "timeout")
+
+    async def open_it() -> Kv:
+        if isinstance(place, Folder):
+            return Kv(await open_embedded(place.path), timeout=within)
+        from kvorum.cluster import connect  # gRPC takes a while to import, and an embedded database needs none
+
+        return Kv(await connect(place.addresses, timeout=within, token=token, tls=tls), timeout=within)
+
+    return Opening(open_it)

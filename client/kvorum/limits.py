@@ -1,0 +1,68 @@
+"""Every limit of kvorum, in one place: errors and documentation quote these names.
+
+The values are Deno KV's; where its runtime and its server differ, the larger one is accepted, and where the Python API
+goes beyond Deno the comment says so. Sizes are bytes, times are milliseconds.
+"""
+
+from typing import Final
+
+MAX_WRITE_KEY_SIZE: Final = 2_048
+"""Encoded key of a check or mutation."""
+MAX_READ_KEY_SIZE: Final = 2_049
+"""Encoded bound of a read range: one more, so that the largest key can be read with `key + 00` as its end."""
+MAX_VALUE_SIZE: Final = 65_536
+"""Encoded value, its V8 header included; also a queue payload."""
+MAX_VALUE_DEPTH: Final = 200
+"""Containers within containers of a value, the outermost one included."""
+MAX_CHECKS: Final = 100
+MAX_MUTATIONS: Final = 1_000
+"""Mutations, enqueues and settles of one atomic write together."""
+MAX_TOTAL_WRITE_SIZE: Final = 819_200
+"""Keys, values, payloads and undelivered keys of one atomic write, 4 bytes for each backoff step."""
+MAX_TOTAL_KEY_SIZE: Final = 81_920
+"""Keys of the value-carrying mutations of one atomic write."""
+MAX_READ_RANGES: Final = 10
+"""Keys and ranges of one read."""
+MAX_READ_ENTRIES: Final = 1_000
+"""Rows that one read may ask for, over all its ranges."""
+DEFAULT_BATCH_SIZE: Final = 100
+MAX_DEFAULT_BATCH_SIZE: Final = 500
+MAX_WATCHED_KEYS: Final = 10
+MAX_BIGINT_BYTES: Final = 255
+"""Magnitude of an integer key part."""
+
+MAX_EXPIRE_IN: Final = 100 * 365 * 86_400_000
+MAX_ENQUEUE_DELAY: Final = 366 * 86_400_000
+"""A year; Deno allows 30 days."""
+MAX_BACKOFF_STEPS: Final = 64
+"""Deno's runtime allows 5, its server 10."""
+MAX_BACKOFF_INTERVAL: Final = 3_600_000
+DEFAULT_BACKOFF: Final = (100, 1_000, 5_000, 30_000, 60_000)
+MAX_UNDELIVERED_KEYS: Final = 10
+MAX_QUEUE_NAME_SIZE: Final = 256
+"""UTF-8 bytes."""
+MAX_REASON_SIZE: Final = 1_024
+"""UTF-8 bytes of a settle's reason; longer ones are cut by the client."""
+
+DEFAULT_LEASE: Final = 30_000
+MAX_CREDITS: Final = 1_000
+"""Messages in the hands of one consumer."""
+
+SESSION_WINDOW: Final = 4_096
+"""Writes of one session whose results may be stored at a time."""
+SESSION_IDLE: Final = 3_600_000
+"""A session without traffic for this long is closed."""
+MAX_SESSIONS: Final = 100_000
+
+MAX_ENTRY_COMMITS: Final = 4_096
+"""Commits in one Raft entry."""
+MAX_ENTRY_SIZE: Final = 1_048_576
+"""Bytes of one Raft entry; one larger commit stands alone."""
+MAX_FRAME_SIZE: Final = 4_194_304
+"""Bytes of one stream frame, either way."""
+MAX_FRAME_OPERATIONS: Final = 1_000
+SWEEP_LIMIT: Final = 1_000
+"""Keys that one sweep deletes at most."""
+
+DEFAULT_TIMEOUT: Final = 10_000
+"""Deadline of a call that names none."""

@@ -1,0 +1,63 @@
+"""What a client and the objects that it hands out share: the backend, until it is taken away by closing.
+
+A closed client is a client with another backend, one that refuses. So no call has to ask first whether it is still
+open.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import Backend, Consumer, WriteOutcome
+from kvorum.durations import Duration, seconds
+from kvorum.errors import Closed
+
+
+class Link:
+    """See the module."""
+
+    __slots__ = ("_closed", "backend", "timeout")
+
+    def __init__(self, backend: Backend, timeout: float) -> None:
+        self.backend: Backend = backend
+        self.timeout: Final = timeout
+        """Seconds, of a call that names none."""
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def cut(self) -> Backend:
+        """Refuse all calls from now on; returns the backend, to be closed."""
+        backend, self.backend = self.backend, ClosedBackend()
+        self._closed = True
+        return backend
+
+    def within(self, timeout: Duration | None) -> float:
+        """The seconds that a call may take. Errors: InvalidArgument."""
+        return self.timeout if timeout is None else seconds(timeout, "timeout")
+
+
+class ClosedBackend:
+    """`kvorum.backend.Backend` that refuses everything with Closed."""
+
+    async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+        raise Closed(outcome=None)
+
+    async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:
+        raise Closed
+
+    def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        raise Closed(outcome=None)
+
+    async def consume(
+        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+    ) -> Consumer:
+        raise Closed(outcome=None)
+
+    async def status(self, *, timeout: float) -> pb.StatusResponse:
+        raise Closed(outcome=None)
+
+    async def close(self) -> None:
+        """Nothing is left to be released."""

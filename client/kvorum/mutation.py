@@ -1,0 +1,163 @@
+"""Single mutations, checks and enqueues as messages of the protocol, with their own limits checked.
+
+Used by `Kv.set` and its like, which are one mutation, and by the builder of atomic operations.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.durations import Duration, milliseconds
+from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded
+from kvorum.keys import KeyPart, encode_key
+from kvorum.kvu64 import KvU64
+from kvorum.values import encode_number, encode_payload, encode_value
+
+_SET: Final = pb.MUTATION_TYPE_SET
+_SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
+SUFFIX_SIZE: Final = 22
+"""What a versionstamp adds to a key."""
+
+
+class CommitVersionstamp:
+    """Stands for the versionstamp of the commit, as the last part of a key that is set; see `commit_versionstamp`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "commit_versionstamp()"
+
+
+def commit_versionstamp() -> CommitVersionstamp:
+    """A key part that becomes the versionstamp of the commit, as a string of 20 hex digits.
+
+    Only as the last part of a key given to `set`: keys that sort in the order of their commits.
+    """
+    return CommitVersionstamp()
+
+
+SetKey = Sequence[KeyPart | CommitVersionstamp]
+"""A key whose last part may be `commit_versionstamp()`."""
+
+
+def write_key(key: Sequence[KeyPart]) -> bytes:
+    """The bytes of a key that is to be written or checked. Errors: InvalidKey, LimitExceeded."""
+    data = encode_key(key)
+    if not 0 < len(data) <= limits.MAX_WRITE_KEY_SIZE:
+        raise _wrong_size(data)
+    return data
+
+
+def read_key(key: Sequence[KeyPart]) -> bytes:
+    """The bytes of a key that is to be read; may be empty. Errors: InvalidKey, LimitExceeded."""
+    data = encode_key(key)
+    if len(data) > limits.MAX_READ_KEY_SIZE:
+        raise LimitExceeded("MAX_READ_KEY_SIZE", limits.MAX_READ_KEY_SIZE, len(data), "key")
+    return data
+
+
+def _wrong_size(data: bytes) -> InvalidKey | LimitExceeded:
+    if not data:
+        return InvalidKey("key cannot be empty")
+    return LimitExceeded("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, len(data), "key")
+
+
+def set_mutation(key: SetKey, value: object, expire_in: Duration | None) -> pb.Mutation:
+    """Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded."""
+    suffixed = isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[-1], CommitVersionstamp)
+    if suffixed:
+        encoded = encode_key(key[:-1])  # type: ignore[arg-type]  # a second placeholder is refused there
+        if not encoded:
+            raise InvalidKey("key cannot be empty: commit_versionstamp() needs at least one part before it")
+        if len(encoded) + SUFFIX_SIZE > limits.MAX_WRITE_KEY_SIZE:
+            size = len(encoded) + SUFFIX_SIZE
+            raise LimitExceeded("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, size, "key with its versionstamp")
+    else:
+        encoded = encode_key(key)  # type: ignore[arg-type]  # placeholders elsewhere are refused there
+        if not 0 < len(encoded) <= limits.MAX_WRITE_KEY_SIZE:
+            raise _wrong_size(encoded)
+    data, encoding = encode_value(value)
+    mutation = pb.Mutation(
+        key=encoded,
+        type=_SUFFIXED if suffixed else _SET,
+        value=data,
+        encoding=encoding,  # type: ignore[arg-type]  # a number of pb.ValueEncoding
+    )
+    if expire_in is not None:
+        mutation.expire_in_ms = milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN)
+    return mutation
+
+
+def delete_mutation(key: Sequence[KeyPart]) -> pb.Mutation:
+    """Errors: InvalidKey, LimitExceeded."""
+    return pb.Mutation(key=write_key(key), type=pb.MUTATION_TYPE_DELETE)
+
+
+def sum_mutation(
+    key: Sequence[KeyPart], number: int | float, minimum: int | float | None, maximum: int | float | None, clamp: bool
+) -> pb.Mutation:
+    """Errors: InvalidKey, InvalidValue, LimitExceeded."""
+    mutation = pb.Mutation(key=write_key(key), type=pb.MUTATION_TYPE_ADD, sum_clamp=bool(clamp))
+    mutation.value = encode_number(number)
+    mutation.encoding = pb.VALUE_ENCODING_V8
+    if minimum is not None:
+        mutation.sum_min = encode_number(minimum, "minimum")
+    if maximum is not None:
+        mutation.sum_max = encode_number(maximum, "maximum")
+    return mutation
+
+
+def extremum_mutation(key: Sequence[KeyPart], number: int, *, largest: bool) -> pb.Mutation:
+    """Errors: InvalidKey, InvalidValue, LimitExceeded."""
+    if isinstance(number, bool):
+        raise InvalidValue("min and max need an int, not bool", "operand")
+    return pb.Mutation(
+        key=write_key(key),
+        type=pb.MUTATION_TYPE_MAX if largest else pb.MUTATION_TYPE_MIN,
+        value=int(KvU64(number)).to_bytes(8, "little"),
+        encoding=pb.VALUE_ENCODING_LE64,
+    )
+
+
+def enqueue_message(
+    value: object,
+    queue: str,
+    delay: Duration | None,
+    keys_if_undelivered: Sequence[Sequence[KeyPart]],
+    backoff_schedule: Sequence[Duration] | None,
+) -> pb.Enqueue:
+    """Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded; for lists they name the index."""
+    message = pb.Enqueue(queue=queue_name(queue), payload=encode_payload(value))
+    if delay is not None:
+        message.delay_ms = milliseconds(delay, "delay", "MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY)
+    if len(keys_if_undelivered) > limits.MAX_UNDELIVERED_KEYS:
+        count = len(keys_if_undelivered)
+        raise LimitExceeded("MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, count, "keys_if_undelivered")
+    message.keys_if_undelivered.extend(write_key(key) for key in keys_if_undelivered)
+    if backoff_schedule is not None:
+        message.backoff.delays_ms.extend(_backoff(backoff_schedule))
+        message.backoff.SetInParent()  # an empty schedule means no retry, an absent one the default
+    return message
+
+
+def _backoff(schedule: Sequence[Duration]) -> list[int]:
+    if len(schedule) > limits.MAX_BACKOFF_STEPS:
+        raise LimitExceeded("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(schedule), "backoff_schedule")
+    return [
+        milliseconds(step, f"backoff_schedule[{at}]", "MAX_BACKOFF_INTERVAL", limits.MAX_BACKOFF_INTERVAL)
+        for at, step in enumerate(schedule)
+    ]
+
+
+def queue_name(queue: str) -> str:
+    """The name, if it can be one. Errors: InvalidArgument, LimitExceeded."""
+    if not isinstance(queue, str):
+        raise InvalidArgument(f"a queue's name is a str, got {type(queue).__name__}")
+    try:
+        size = len(queue.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument("a queue's name cannot have lone surrogates") from None
+    if size > limits.MAX_QUEUE_NAME_SIZE:
+        raise LimitExceeded("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, size, "queue name")
+    return queue

@@ -1,0 +1,66 @@
+"""What `open_kv` is asked to open."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kvorum.errors import InvalidArgument
+
+DEFAULT_PORT = 7401
+DEFAULT_FOLDER = "kvorum.kv"
+URL_VARIABLE = "KVORUM_URL"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An embedded database; None: a private one that is gone after closing."""
+
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, by (host, port) of some of its nodes."""
+
+    addresses: tuple[tuple[str, int], ...]
+
+
+def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Folder | Cluster:
+    """A path, `:memory:`, `kvorum://host:port,…`, or None: `$KVORUM_URL`, else the folder `kvorum.kv`.
+
+    Errors: InvalidArgument.
+    """
+    if target is None:
+        target = environment.get(URL_VARIABLE) or DEFAULT_FOLDER
+    if not isinstance(target, (str, os.PathLike)) or not isinstance(path := os.fspath(target), str):
+        raise InvalidArgument(f"a target is a path or a kvorum:// address, got {type(target).__name__}")
+    if isinstance(target, str):
+        if target == ":memory:":
+            return Folder(None)
+        if target.startswith(":"):
+            raise InvalidArgument(f"a path cannot start with ':' unless prefixed with './': {target!r}")
+        scheme, separator, _ = target.partition("://")
+        if separator and scheme.isalnum():
+            return _cluster(target, scheme)
+    if not path or "\0" in path:
+        raise InvalidArgument("a path cannot be empty" if not path else "a path cannot hold a zero byte")
+    return Folder(path)
+
+
+def _cluster(target: str, scheme: str) -> Cluster:
+    if scheme.lower() != "kvorum":
+        raise InvalidArgument(f"unknown scheme {scheme!r}: a cluster is opened as kvorum://host:port,host:port")
+    places = target.partition("://")[2].removesuffix("/").split(",")
+    return Cluster(tuple(_address(place.strip(), target) for place in places))
+
+
+def _address(place: str, target: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"{place!r} in {target!r} is not host:port: {error}") from None
+    if not host or parts.path or parts.query or parts.fragment or "@" in parts.netloc or port == 0:
+        raise InvalidArgument(f"{place!r} in {target!r} is not host:port")
+    return host, DEFAULT_PORT if port is None else port

@@ -1,0 +1,292 @@
+"""The V8 values that `kvorum.v8` leaves alone, by way of `v8serialize`. Loaded when the first one turns up.
+
+Both modules must agree on what plain data looks like, since a value is always done by one of them as a whole: the same
+int and float rules, Objects and Arrays as dict and list, and so on. So plain types are handled by a step of our own in
+front of the library's, and what it read is turned into plain types where they can hold it. Cycles and shared objects
+survive, as back references.
+"""
+
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from datetime import UTC, datetime
+from typing import Final
+
+import v8serialize
+from v8serialize.constants import SerializationTag
+from v8serialize.decode import DecodeContext, DecodeNextFn, TagReader
+from v8serialize.encode import EncodeContext, EncodeNextFn, TagWriter, serialize_object_references
+from v8serialize.extensions import NodeJsArrayBufferViewHostObjectHandler
+from v8serialize.jstypes import JSArray, JSArrayBuffer, JSBigInt, JSHole, JSMap, JSObject, JSSet, JSUint8Array
+
+from kvorum import v8
+from kvorum.errors import DataError, InvalidValue
+from kvorum.limits import MAX_VALUE_DEPTH
+
+_MALFORMED: Final = (
+    v8serialize.V8SerializeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    struct.error,
+)
+"""What `v8serialize` raises for bytes that are no value."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def dumps(value: object, name: str) -> bytes:
+    """See `kvorum.v8.dumps`."""
+    _check(value, name)
+    try:
+        return v8serialize.dumps(value, encode_steps=(serialize_object_references, _write_plain, TagWriter()))
+    except v8.Refused as refused:
+        raise refused.as_error(name) from None
+    except RecursionError:
+        raise InvalidValue("nested too deeply", name) from None
+    except (v8serialize.V8SerializeError, ValueError, TypeError) as problem:
+        raise InvalidValue(f"cannot be stored: {problem}", name) from problem
+
+
+def _check(root: object, name: str) -> None:
+    """Depth and types, before anything is written, so that errors have a path. Each object is visited once."""
+    seen: set[int] = set()
+    todo: list[tuple[object, str, int]] = [(root, name, 1)]
+    while todo:
+        value, path, depth = todo.pop()
+        if isinstance(value, tuple) or type(value).__name__ == "KvU64":
+            try:
+                v8.refuse(value)
+            except v8.Refused as refused:
+                raise refused.as_error(path) from None
+        children = _children(value, path)
+        if children is None:
+            _check_leaf(value, path)
+            continue
+        if id(value) in seen:
+            continue
+        if depth > MAX_VALUE_DEPTH:
+            raise InvalidValue(f"nested more than {MAX_VALUE_DEPTH} deep", name)
+        seen.add(id(value))
+        todo.extend((child, step, depth + 1) for child, step in children)
+
+
+def _children(value: object, path: str) -> Iterator[tuple[object, str]] | None:
+    """Parts of a container with their paths; None for everything else."""
+    if isinstance(value, Mapping):
+        return (
+            pair
+            for key, item in value.items()
+            for pair in ((key, f"{path}{{key {v8.key_step(key)[1:-1]}}}"), (item, path + v8.key_step(key)))
+        )
+    if isinstance(value, Set):
+        return ((item, f"{path}{{{v8.key_step(item)[1:-1]}}}") for item in value)
+    if isinstance(value, list):
+        return ((item, f"{path}[{at}]") for at, item in enumerate(value))
+    return None
+
+
+def _check_leaf(value: object, path: str) -> None:
+    known = value is None or isinstance(value, (str, int, float, bytes, bytearray, memoryview, datetime))
+    if not known and not type(value).__module__.startswith("v8serialize."):
+        raise InvalidValue(f"{type(value).__name__} cannot be stored", path)
+
+
+def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> None:
+    """Plain types as `kvorum.v8` writes them."""
+    stream = ctx.stream
+    if isinstance(value, (bool, type(None))) or type(value).__module__.startswith("v8serialize."):
+        next(value)
+    elif isinstance(value, int):
+        if -0x8000_0000 <= value <= 0x7FFF_FFFF:
+            stream.write_int32(value)
+        elif abs(value) <= v8.MAX_EXACT:
+            stream.write_double(value)
+        else:
+            stream.write_bigint(value)
+    elif isinstance(value, str):
+        v8.encode_utf16(value)
+        try:
+            value.encode("latin-1")
+        except UnicodeEncodeError:
+            _write_two_byte(value, ctx)
+        else:
+            stream.write_string_onebyte(value)
+    elif isinstance(value, datetime):
+        stream.objects.record_reference(value)
+        stream.write_tag(SerializationTag.kDate)
+        stream.write_double(v8.date_of(value), tag=None)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        next(JSUint8Array(JSArrayBuffer(bytes(value))))
+    elif isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            stream.write_js_object(value.items(), ctx=ctx, identity=value)
+        else:
+            stream.write_jsmap(value.items(), ctx=ctx, identity=value)
+    elif isinstance(value, list):
+        stream.write_js_array_dense(value, ctx=ctx, identity=value, properties=None)
+    elif isinstance(value, (set, frozenset)):
+        stream.write_jsset(value, ctx=ctx, identity=value)
+    else:
+        next(value)
+
+
+def _write_two_byte(value: str, ctx: EncodeContext) -> None:
+    """Not by the library: it refuses lone surrogates."""
+    stream = ctx.stream
+    data = v8.encode_utf16(value)
+    size = v8.varint(len(data))
+    if len(stream.data) + 1 + len(size) & 1:
+        stream.data.append(0)
+    stream.write_tag(SerializationTag.kTwoByteString)
+    stream.data += size + data
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def loads(data: bytes) -> object:
+    """See `kvorum.v8.loads`; the header was checked there."""
+    reader = TagReader(
+        jsmap_type=_WholeMap,
+        jsset_type=_WholeSet,
+        js_constants={SerializationTag.kUndefined: None},
+        js_primitive_objects=True,
+        host_object_deserializer=NodeJsArrayBufferViewHostObjectHandler(),
+        default_timezone=UTC,
+    )
+    try:
+        found = v8serialize.loads(v8.HEADER + data[2:], decode_steps=(_read_plain, reader))
+        return _Plain().convert(found)
+    except RecursionError:
+        raise DataError("this value cannot be decoded: it is nested too deeply") from None
+    except _Merged:
+        raise DataError("this value cannot be decoded: a Map or Set holds the same number also as a BigInt") from None
+    except _MALFORMED as problem:
+        text = getattr(problem, "message", None) or f"{type(problem).__name__}: {problem}"
+        raise DataError(f"this value cannot be decoded: {text}") from None
+
+
+def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn) -> object:
+    """Numbers, dates and strings as `kvorum.v8` reads them."""
+    stream = ctx.stream
+    if tag is SerializationTag.kDouble:
+        return v8.number_of(stream.read_double())
+    if tag is SerializationTag.kDate:
+        moment = v8.moment_of(stream.read_double())
+        stream.objects.record_reference(moment)
+        return moment
+    if tag is SerializationTag.kTwoByteString:
+        size = stream.read_varint()
+        return bytes(stream.read_bytes(size)).decode("utf-16-le", "surrogatepass")
+    return next(tag)
+
+
+class _Merged(Exception):
+    """1 and 1n, which JavaScript tells apart, became one element."""
+
+
+class _WholeMap(JSMap[object, object]):
+    """Notices that it lost a pair: the library's Map follows JavaScript's rules except that it takes 1n for 1."""
+
+    def update(self, pairs: Iterable[tuple[object, object]]) -> None:  # type: ignore[override]
+        count = 0
+        for key, item in pairs:
+            self[key] = item
+            count += 1
+        if count != len(self):
+            raise _Merged
+
+
+class _WholeSet(JSSet[object]):
+    """Notices that it lost an element, like `_WholeMap`."""
+
+    def __ior__(self, items: Iterable[object]) -> "_WholeSet":
+        count = 0
+        for item in items:
+            self.add(item)
+            count += 1
+        if count != len(self):
+            raise _Merged
+        return self
+
+
+class _Plain:
+    """Turns the library's containers into plain ones, each object once, so that cycles stay cycles."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, object] = {}
+
+    def convert(self, value: object) -> object:
+        """The plain form of a value, or the value itself."""
+        if isinstance(value, JSUint8Array):
+            return _content(value)
+        if isinstance(value, JSBigInt):
+            return int(value)
+        if not isinstance(value, (JSObject, JSMap, JSSet)):
+            return value
+        known = self._done.get(id(value))
+        if known is not None:
+            return known
+        if isinstance(value, JSArray):
+            return self._array(value)
+        if isinstance(value, JSObject):
+            made: dict[str, object] = {}
+            self._done[id(value)] = made
+            for key, item in value.items():
+                made[str(key)] = self.convert(item)
+            return made
+        return self._map(value) if isinstance(value, JSMap) else self._set(value)
+
+    def _array(self, array: JSArray[object]) -> object:
+        if array.properties or any(item is JSHole for item in array.array):
+            self._done[id(array)] = array
+            for key, item in list(array.items()):
+                array[key] = self.convert(item)
+            return array
+        made: list[object] = []
+        self._done[id(array)] = made
+        made.extend(self.convert(item) for item in array.array)
+        return made
+
+    def _map(self, pairs: JSMap[object, object]) -> object:
+        made: dict[object, object] | JSMap[object, object]
+        keys = [_plain_key(key) for key in pairs]
+        made = {} if _fit(keys) and not all(isinstance(key, str) for key in keys) else JSMap()
+        self._done[id(pairs)] = made
+        for key, item in pairs.items():
+            made[self._member(key, made)] = self.convert(item)
+        return made
+
+    def _set(self, items: JSSet[object]) -> object:
+        made: set[object] | JSSet[object]
+        made = set() if _fit([_plain_key(item) for item in items]) else JSSet()
+        self._done[id(items)] = made
+        for item in items:
+            made.add(self._member(item, made))
+        return made
+
+    def _member(self, key: object, made: object) -> object:
+        """Where 1 and 1n may be two keys, a BigInt stays one."""
+        if isinstance(key, JSBigInt) and isinstance(made, (JSMap, JSSet)):
+            return key
+        return self.convert(key)
+
+
+def _plain_key(key: object) -> object:
+    return _content(key) if isinstance(key, JSUint8Array) else key
+
+
+def _fit(keys: Collection[object]) -> bool:
+    """Whether a dict or set can hold these keys without loss: plain values, no two of them equal for Python."""
+    kinds = (str, int, float, bytes, datetime, type(None))
+    return all(isinstance(key, kinds) for key in keys) and len(set(keys)) == len(keys)
+
+
+def _content(view: JSUint8Array) -> bytes:
+    with view.get_buffer() as buffer:
+        return bytes(buffer)

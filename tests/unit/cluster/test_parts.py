@@ -1,0 +1,451 @@
+"""Deadlines, route, reads, watches and consumers, each alone."""
+
+import asyncio
+import random
+
+import pytest
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.consumers import Consumers
+from kvorum.cluster.counters import Counters
+from kvorum.cluster.deadlines import Deadlines
+from kvorum.cluster.reads import Reads
+from kvorum.cluster.route import AVOIDED, Route, name, parse
+from kvorum.cluster.watches import Watches
+
+# ---- deadlines
+
+
+async def test_items_expire_in_time_never_early_and_not_at_all_when_taken_out() -> None:
+    loop = asyncio.get_running_loop()
+    expired: dict[str, float] = {}
+    all_there = asyncio.Event()
+
+    def expire(item: str) -> None:
+        expired[item] = loop.time()
+        if len(expired) == 3:
+            all_there.set()
+
+    deadlines: Deadlines[str] = Deadlines(loop, expire)
+    now = loop.time()
+    due = {"late": now + 0.15, "soon": now + 0.03, "past": now - 1}
+    for item, deadline in due.items():
+        deadlines.add(deadline, item)
+    deadlines.add(now + 0.05, "taken out").discard("taken out")
+    await asyncio.wait_for(all_there.wait(), 5)
+    assert list(expired) == ["past", "soon", "late"]
+    for item, at in expired.items():
+        assert at >= due[item]
+
+
+async def test_an_item_may_be_added_while_others_expire_and_close_forgets_all() -> None:
+    loop = asyncio.get_running_loop()
+    second = loop.create_future()
+
+    def expire(item: str) -> None:
+        if item == "first":
+            deadlines.add(loop.time() + 0.01, "second")
+        else:
+            second.set_result(item)
+
+    deadlines: Deadlines[str] = Deadlines(loop, expire)
+    deadlines.add(loop.time() + 0.01, "first")
+    assert await asyncio.wait_for(second, 5) == "second"
+    deadlines.add(loop.time() + 0.01, "third")
+    deadlines.close()
+    done = loop.create_future()
+    loop.call_later(0.05, done.set_result, None)
+    await done  # a third expiry would be an InvalidStateError in `expire`
+
+
+# ---- route
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
+
+
+def route(*addresses: tuple[str, int]) -> tuple[Route, Clock]:
+    clock = Clock()
+    return Route(addresses or (A, B, C), clock, random.Random(1)), clock
+
+
+def test_addresses_come_in_turn_and_a_hint_first() -> None:
+    way, _ = route()
+    first = [way.next() for _ in range(6)]
+    assert first[:3] == first[3:]
+    assert sorted(first[:3]) == [A, B, C]
+    way.follow(("elsewhere", 9))
+    assert way.next() == ("elsewhere", 9)
+    assert way.next() == first[0]
+
+
+def test_the_first_retry_comes_at_once_then_the_delay_grows_to_a_second_with_jitter() -> None:
+    way, _ = route()
+    delays = []
+    for _ in range(12):
+        delays.append(way.delay())
+        way.failed(way.next(), "refused")
+    assert delays[:2] == [0, 0]
+    assert 0.025 <= delays[2] <= 0.05
+    assert all(0.5 <= delay <= 1.0 for delay in delays[8:])
+    assert len(set(delays[8:])) > 1
+    way.succeeded(A)
+    assert way.delay() == 0
+
+
+def test_a_hint_to_an_address_that_has_just_failed_is_not_used_unless_it_was_elected_since() -> None:
+    way, clock = route()
+    assert way.usable(A, 5)
+    way.saw_term(5)
+    way.failed(A, "refused")
+    assert not way.usable(A, 5)
+    assert way.usable(A, 6), "it is back, and leads"
+    way.failed(B, "it knows no leader", dead=False)
+    assert way.usable(B, 0), "it may have become the leader meanwhile"
+    clock.now += AVOIDED
+    assert way.usable(A, 5)
+
+
+def test_an_address_that_has_just_failed_is_skipped_while_there_are_others() -> None:
+    way, clock = route()
+    first, second, third = (way.next() for _ in range(3))
+    way.failed(first, "silent for 2.5 s")
+    assert [way.next() for _ in range(4)] == [second, third, second, third]
+    way.failed(second, "refused")
+    way.failed(third, "refused")
+    assert sorted(way.next() for _ in range(3)) == [A, B, C]
+    clock.now += AVOIDED
+    assert sorted(way.next() for _ in range(3)) == [A, B, C]
+
+
+def test_nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop() -> None:
+    way, _ = route()
+    for _ in range(10):
+        way.follow(A)
+    assert way.delay() >= 0.5
+
+
+def test_memory_of_hinted_addresses_is_bounded() -> None:
+    way, _ = route()
+    for number in range(1_000):
+        way.failed((f"made-up-{number}", 1), "refused")
+    assert len(way._failed_at) <= 3 + 65
+
+
+def test_problems_name_every_address() -> None:
+    way, _ = route(A, B, A)
+    assert way.problems() == ""
+    way.failed(B, "connection refused")
+    assert way.problems() == "a:1: not answered yet; b:2: connection refused"
+
+
+def test_a_route_is_hopeless_only_when_every_address_refused_for_good() -> None:
+    way, _ = route(A, B)
+    hopeless = []
+    for address, final in ((A, True), (B, False), (B, True), (A, False), (A, True)):
+        way.failed(address, "another cluster", final=final)
+        hopeless.append(way.hopeless)
+    assert hopeless == [False, False, True, False, True]
+    way.succeeded(A)
+    assert not way.hopeless
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("n1:7401", ("n1", 7401)),
+        ("[::1]:7401", ("::1", 7401)),
+        ("", None),
+        ("n1", None),
+        (":7401", None),
+        ("n1:0", None),
+        ("n1:70000", None),
+        ("n1:x", None),
+        ("n1:²", None),
+    ],
+)
+def test_addresses_are_parsed_and_written(text: str, address: tuple[str, int] | None) -> None:
+    assert parse(text) == address
+    if address is not None:
+        assert name(address) == text
+
+
+# ---- reads
+
+
+class ReadPromise:
+    def __init__(self) -> None:
+        self.result: pb.ReadResult | None = None
+        self.error: BaseException | None = None
+
+    def done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+    def set_result(self, result: pb.ReadResult, /) -> None:
+        self.result = result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.error = exception
+
+
+def submit(reads: Reads, consistency: pb.Consistency = pb.CONSISTENCY_STRONG) -> ReadPromise:
+    promise = ReadPromise()
+    reads.submit(pb.Read(keys=[b"k"], consistency=consistency), promise, 1.0)
+    return promise
+
+
+def asked(reads: Reads, *, leading: bool = True) -> list[int]:
+    frame = pb.ClientFrame()
+    assert reads.fill(frame, 100, leading=leading) == len(frame.reads)
+    return [read.id for read in frame.reads]
+
+
+def test_strong_reads_wait_for_the_leader_others_do_not() -> None:
+    reads = Reads(Counters())
+    submit(reads)
+    submit(reads, pb.CONSISTENCY_EVENTUAL)
+    submit(reads, pb.CONSISTENCY_BOUNDED)
+    assert asked(reads, leading=False) == [2, 3]
+    assert asked(reads, leading=True) == [1]
+
+
+def test_reads_are_asked_again_after_a_break_and_after_refusals_that_may_pass() -> None:
+    reads = Reads(Counters())
+    promise = submit(reads)
+    assert asked(reads) == [1]
+    assert asked(reads) == []
+    reads.connection_lost()
+    assert asked(reads) == [1]
+    for status in (pb.READ_STATUS_NO_LEADER, pb.READ_STATUS_OVERLOADED, pb.READ_STATUS_TOO_OLD, 77):
+        refusal = pb.ReadResult(id=1, status=status)  # type: ignore[arg-type]
+        assert reads.answered([refusal]) == (status == pb.READ_STATUS_NO_LEADER)
+        assert asked(reads) == []
+        reads.retry_refused()
+        assert asked(reads) == [1]
+    reads.answered([pb.ReadResult(id=1, status=pb.READ_STATUS_OK, read_versionstamp=b"stamp")])
+    assert promise.result is not None and promise.result.read_versionstamp == b"stamp"
+    reads.connection_lost()
+    assert asked(reads) == []
+
+
+def test_an_invalid_read_is_told_at_once() -> None:
+    reads = Reads(Counters())
+    promise = submit(reads)
+    asked(reads)
+    reads.answered([pb.ReadResult(id=1, status=pb.READ_STATUS_INVALID, message="too many keys")])
+    assert isinstance(promise.error, errors.InvalidArgument)
+    assert "too many keys" in str(promise.error)
+
+
+def rows(*keys: bytes) -> pb.RangeResult:
+    return pb.RangeResult(entries=[pb.KvEntry(key=key) for key in keys])
+
+
+def test_slices_of_a_large_answer_are_joined_and_voided_by_a_break_or_a_refusal() -> None:
+    reads = Reads(Counters())
+    promise = submit(reads)
+    asked(reads)
+    torn = pb.ReadResult(id=1, more=True, ranges=[rows(b"torn"), rows()])
+    reads.answered([torn])
+    reads.connection_lost()
+    asked(reads)
+    reads.answered([torn, pb.ReadResult(id=1, status=pb.READ_STATUS_TOO_OLD)])
+    reads.retry_refused()
+    asked(reads)
+    reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"a"), rows()])])
+    reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"b"), rows(b"x")])])
+    last = pb.ReadResult(
+        id=1,
+        status=pb.READ_STATUS_OK,
+        ranges=[rows(), rows(b"y")],
+        entries=[pb.KvEntry(key=b"p")],
+        read_versionstamp=b"s",
+    )
+    reads.answered([last])
+    assert promise.result is not None
+    assert [[entry.key for entry in part.entries] for part in promise.result.ranges] == [[b"a", b"b"], [b"x", b"y"]]
+    assert [entry.key for entry in promise.result.entries] == [b"p"]
+    assert (promise.result.status, promise.result.read_versionstamp) == (pb.READ_STATUS_OK, b"s")
+
+
+def test_a_node_cannot_fill_memory_with_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.reads.MAX_ANSWER", 1_000)
+    reads = Reads(Counters())
+    promise = submit(reads)
+    asked(reads)
+    for _ in range(20):
+        reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"k" * 100)])])
+    assert isinstance(promise.error, errors.Unavailable)
+
+
+def test_reads_are_bounded() -> None:
+    reads = Reads(Counters(), max_pending=1)
+    submit(reads)
+    with pytest.raises(errors.Overloaded):
+        submit(reads)
+
+
+# ---- watches
+
+
+def event(watch_id: int, stamp: int, *versionstamps: bytes) -> pb.WatchEvent:
+    entries = [pb.KvEntry(key=b"k", versionstamp=versionstamp) for versionstamp in versionstamps]
+    return pb.WatchEvent(id=watch_id, entries=entries, read_versionstamp=bytes([stamp]))
+
+
+async def test_the_newest_snapshot_replaces_what_was_not_fetched() -> None:
+    watches = Watches(asyncio.get_running_loop())
+    watch = watches.start([b"k"])
+    frame = pb.ClientFrame()
+    assert watches.fill(frame, b"newest", 10) == 1
+    assert frame.watches[0].min_versionstamp == b"newest"
+    watches.events([event(1, 1, b"v1"), event(1, 2, b"v2"), event(1, 3, b"v3")])
+    assert (await watch.next())[0].versionstamp == b"v3"
+    nothing_more = asyncio.ensure_future(watch.next())
+    watches.events([event(1, 2, b"v2")])
+    done, _ = await asyncio.wait([nothing_more], timeout=0.02)
+    assert not done, "an older state than the one already seen"
+    watches.events([event(1, 4, b"v3")])
+    assert (await nothing_more)[0].versionstamp == b"v3", "a raw repetition on a living stream is passed on"
+
+
+async def test_after_a_reconnect_an_unchanged_snapshot_is_dropped_and_a_changed_one_is_not() -> None:
+    watches = Watches(asyncio.get_running_loop())
+    watch = watches.start([b"k", b"l"])
+    watches.fill(pb.ClientFrame(), b"", 10)
+    watches.events([event(1, 5, b"v1", b"")])
+    await watch.next()
+    watches.connection_lost()
+    watches.events([event(1, 6, b"v9", b"")])  # of the old stream
+    frame = pb.ClientFrame()
+    watches.fill(frame, b"\x02", 10)
+    assert [(again.id, list(again.keys), again.min_versionstamp) for again in frame.watches] == [
+        (1, [b"k", b"l"], b"\x05")
+    ]
+    waiting = asyncio.ensure_future(watch.next())
+    watches.events([event(1, 7, b"v1", b"")])
+    done, _ = await asyncio.wait([waiting], timeout=0.02)
+    assert not done
+    watches.events([event(1, 8, b"v1", b"v2")])
+    assert [entry.versionstamp for entry in await waiting] == [b"v1", b"v2"]
+
+
+async def test_a_watch_that_a_node_ends_starts_again_or_fails() -> None:
+    watches = Watches(asyncio.get_running_loop())
+    watch, other = watches.start([b"k"]), watches.start([b"k"])
+    watches.fill(pb.ClientFrame(), b"", 10)
+    watches.events([pb.WatchEvent(id=1, error="no leader", retryable=True), pb.WatchEvent(id=2, error="too many keys")])
+    with pytest.raises(errors.InvalidArgument, match="too many keys"):
+        await other.next()
+    assert watches.has_refused
+    watches.retry_refused()
+    frame = pb.ClientFrame()
+    watches.fill(frame, b"", 10)
+    assert [again.id for again in frame.watches] == [1]
+    watches.stop(watch)
+    frame = pb.ClientFrame()
+    watches.fill(frame, b"", 10)
+    assert list(frame.stop_watches) == [1]
+
+
+# ---- consumers
+
+
+class Rig:
+    """Consumers with everything they call."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.wakes = 0
+        self.given_back: list[pb.Delivery] = []
+        self.consumers = Consumers(self.counters, self._wake, self.given_back.append)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def frame(self, session: bytes = b"s1") -> pb.ClientFrame:
+        frame = pb.ClientFrame()
+        self.consumers.fill(frame, session, 100)
+        return frame
+
+
+def delivery(consumer: int, number: int, attempt: int = 1) -> pb.Delivery:
+    return pb.Delivery(consumer=consumer, message_id=b"m%d" % number, lease_id=b"l%d" % number, attempt=attempt)
+
+
+async def test_a_lease_is_delivered_once_reported_before_its_settle_and_named_after_a_reconnect() -> None:
+    rig = Rig()
+    got: list[bytes] = []
+    consumer = rig.consumers.start("q", 10, 2, lambda message: got.append(message.lease_id))
+    start = rig.frame().consumers[0]
+    assert (start.id, start.queue, start.credits, start.concurrency, len(start.held)) == (1, "q", 10, 2, 0)
+    rig.consumers.deliveries([delivery(1, 1), delivery(1, 2, attempt=2), delivery(1, 1), delivery(1, 3)], b"s1")
+    assert got == [b"l1", b"l2", b"l3"]
+    consumer.started(b"l1")
+    consumer.started(b"l1")
+    consumer.started(b"l2")
+    consumer.started(b"unknown")
+    assert [(report.consumer, list(report.lease_ids)) for report in rig.frame().started] == [(1, [b"l1", b"l2"])]
+    assert len(rig.frame().started) == 0
+    consumer.settled(b"l1")
+    rig.consumers.connection_lost()
+    again = rig.frame().consumers[0]
+    assert [(held.message_id, held.lease_id, held.started) for held in again.held] == [
+        (b"m2", b"l2", True),
+        (b"m3", b"l3", False),
+    ]
+    rig.consumers.deliveries([delivery(1, 1), delivery(1, 2), delivery(1, 4)], b"s1")
+    assert got == [b"l1", b"l2", b"l3", b"l4"]
+    assert (rig.counters.deliveries, rig.counters.redeliveries, rig.counters.duplicate_deliveries) == (4, 1, 3)
+
+
+async def test_leases_of_an_old_session_are_not_named_under_a_new_one() -> None:
+    rig = Rig()
+    rig.consumers.start("q", 10, 2, lambda _: None)
+    rig.frame()
+    rig.consumers.deliveries([delivery(1, 1)], b"s1")
+    rig.consumers.connection_lost()
+    assert len(rig.frame(b"s2").consumers[0].held) == 0
+
+
+async def test_what_comes_after_close_is_given_back() -> None:
+    rig = Rig()
+    consumer = rig.consumers.start("q", 10, 2, lambda _: None)
+    never = rig.consumers.start("q", 10, 2, lambda _: None)
+    await never.close()
+    rig.frame()
+    await consumer.close()
+    await consumer.close()
+    assert list(rig.frame().stop_consumers) == [1]
+    rig.consumers.deliveries([delivery(1, 1)], b"s1")
+    assert [message.message_id for message in rig.given_back] == [b"m1"]
+    assert not rig.consumers.open
+
+
+async def test_a_settled_lease_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.consumers.REMEMBERED", 2)
+    rig = Rig()
+    consumer = rig.consumers.start("q", 10, 2, lambda _: None)
+    for number in range(4):
+        rig.consumers.deliveries([delivery(1, number)], b"s1")
+        consumer.settled(b"l%d" % number)
+    assert [consumer.knows(b"l%d" % number) for number in range(4)] == [False, False, True, True]
+
+
+async def test_frames_of_registrations_are_bounded() -> None:
+    rig = Rig()
+    watches = Watches(asyncio.get_running_loop())
+    for _ in range(30):
+        rig.consumers.start("q", 10, 2, lambda _: None)
+        watches.start([b"k"])
+    assert [rig.consumers.fill(pb.ClientFrame(), b"s1", 12) for _ in range(4)] == [12, 12, 6, 0]
+    assert [watches.fill(pb.ClientFrame(), b"", 12) for _ in range(4)] == [12, 12, 6, 0]
