@@ -1,0 +1,212 @@
+"""One TCP connection between two nodes, from either end: handshake, frames, bounds.
+
+The dialling side speaks first and is afterwards the only one that sends; the accepting side answers the handshake and
+listens. So each pair of nodes has one connection for each direction, neither has to be chosen, and a broken one says
+something about one direction only.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from kvorum_raft import wire
+from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.errors import ProtocolError
+
+_USER_TIMEOUT_MS: Final = 5000
+
+
+class Host(Protocol):
+    """What a connection needs of the transport."""
+
+    @property
+    def max_frame(self) -> int: ...
+
+    @property
+    def handshake_timeout(self) -> float: ...
+
+    @property
+    def max_out_buffer(self) -> int: ...
+
+    def hello(self, target: str) -> pb.Hello: ...
+
+    def admit(self, hello: pb.Hello, done: Callable[[pb.Reject | None], None]) -> None: ...
+
+    def inbound_open(self, connection: "Inbound") -> None: ...
+
+    def inbound_made(self, connection: "Inbound") -> bool:
+        """False if too many connections have not said who they are."""
+        ...
+
+    def inbound_lost(self, connection: "Inbound") -> None: ...
+
+    def outbound_open(self, connection: "Outbound", hello: pb.Hello) -> None: ...
+
+    def outbound_lost(self, connection: "Outbound") -> None: ...
+
+    def rejected_by(self, node_id: str, reject: pb.Reject) -> None: ...
+
+    def received(self, connection: "Inbound", envelope: pb.Envelope, size: int) -> None: ...
+
+    def bad_input(self, where: str, error: ProtocolError) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """What both ends share."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._reader = wire.FrameReader(wire.MAX_HELLO)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.where = "?"
+        self.is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # not isinstance: uvloop's transports have the methods of asyncio.Transport, but do not inherit from it
+        self._transport = cast("asyncio.Transport", transport)
+        self.where = str(transport.get_extra_info("peername"))
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        self._timer = asyncio.get_running_loop().call_later(self._host.handshake_timeout, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.is_open = False
+        self._stop_timer()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                self._received(wire.decode(frame), len(frame))
+                if self._transport is None or self._transport.is_closing():
+                    return
+        except ProtocolError as error:
+            self._host.bad_input(self.where, error)
+            self.abort()
+
+    def _received(self, envelope: pb.Envelope, size: int) -> None:
+        raise NotImplementedError
+
+    def _opened(self) -> None:
+        self._stop_timer()
+        self.is_open = True
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self._host.bad_input(self.where, ProtocolError("no handshake in time"))
+        self.abort()
+
+    def write(self, envelope: pb.Envelope) -> int:
+        """Bytes queued; 0 if the connection is gone or its buffer is full (then it is closed: what it lost can be sent
+        again)."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return 0
+        if transport.get_write_buffer_size() > self._host.max_out_buffer:
+            transport.abort()
+            return 0
+        frame = wire.encode(envelope)
+        transport.write(frame)
+        return len(frame)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Inbound(Connection):
+    """A peer that dialled us."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.hello: pb.Hello | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._host.inbound_made(self):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._host.inbound_lost(self)
+
+    def _received(self, envelope: pb.Envelope, size: int) -> None:
+        if self.is_open:
+            self._host.received(self, envelope, size)
+            return
+        if self.hello is not None or envelope.WhichOneof("body") != "hello":
+            raise ProtocolError("a peer that does not begin with one hello")
+        self.hello = envelope.hello
+        self._host.admit(envelope.hello, self._judged)
+
+    def _judged(self, reject: pb.Reject | None) -> None:
+        assert self.hello is not None
+        if self._transport is None:
+            return
+        if reject is not None:
+            self.write(pb.Envelope(reject=reject))
+            self.close()
+            return
+        self._opened()
+        self._reader.limit = self._host.max_frame
+        own = self._host.hello("")
+        self.write(pb.Envelope(welcome=pb.Welcome(protocol=own.protocol_max, hello=own)))
+        self._host.inbound_open(self)
+
+
+class Outbound(Connection):
+    """A peer that we dialled. `ended` resolves when the connection is gone, with True if it had been open."""
+
+    def __init__(self, host: Host, node_id: str) -> None:
+        super().__init__(host)
+        self.node_id = node_id
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._peer: pb.Hello | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.write(pb.Envelope(hello=self._host.hello(self.node_id)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open = self.is_open
+        super().connection_lost(exc)
+        if was_open:
+            self._host.outbound_lost(self)
+        if not self.ended.done():
+            self.ended.set_result(was_open)
+
+    def _received(self, envelope: pb.Envelope, size: int) -> None:
+        body = envelope.WhichOneof("body")
+        if body == "reject":
+            self._host.rejected_by(self.node_id, envelope.reject)
+            self.close()
+        elif body != "welcome" or self._peer is not None:
+            raise ProtocolError("an answer to a hello that is neither a welcome nor a reject")
+        elif envelope.welcome.hello.node_id != self.node_id:
+            raise ProtocolError(f"the address of node {self.node_id} leads to node {envelope.welcome.hello.node_id}")
+        else:
+            self._peer = envelope.welcome.hello
+            self._host.admit(self._peer, self._judged)
+
+    def _judged(self, reject: pb.Reject | None) -> None:
+        if self._transport is None or self._peer is None:
+            return
+        if reject is not None:
+            self.close()
+            return
+        self._opened()
+        self._host.outbound_open(self, self._peer)

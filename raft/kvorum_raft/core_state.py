@@ -1,0 +1,394 @@
+"""The part of the core that every role shares: state, terms, members, applying, and the ways of the library that are
+closed."""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION
+
+from kvorum_raft import configuration as cf
+from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.config import Limits, Timing
+from kvorum_raft.entry import Entry, Kind, make
+from kvorum_raft.entry_clock import EntryClock
+from kvorum_raft.errors import Discarded, RaftError, RaftFault, UnknownOutcome
+from kvorum_raft.isolation import Isolation
+from kvorum_raft.journal import RaftJournal
+from kvorum_raft.progress import Progress
+from kvorum_raft.reads import ReadRounds
+from kvorum_raft.seams import Applied, StateMachine
+from kvorum_raft.upstream import PINNED
+
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+_log = logging.getLogger("kvorum.raft")
+
+ProposalCallback = Callable[[Applied | None, RaftError | None], None]
+
+
+class Listener(Protocol):
+    """Who hears of what the core does; called in the event loop, between two steps of the core."""
+
+    def applied(self, applied: Applied) -> None: ...
+
+    def role_changed(self) -> None:
+        """Leadership, or the leader known, changed."""
+
+    def configured(self, configuration: cf.Configuration, committed: bool) -> None:
+        """Another configuration is in force, or the one in force was committed."""
+
+    def read_answered(self, read_id: int, ok: bool, index: int) -> None:
+        """The leader answered `ask_leader`."""
+
+
+class _NoPoller:
+    """The library's poller is not used; sockets belong to asyncio."""
+
+    def poll(self, timeout: float) -> None:
+        """Nothing to wait for."""
+
+
+class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
+    """State and what each role does with it; see `pysyncobj_fixes` for the rules."""
+
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: str | None
+    _SyncObj__raftLeader: Node | None
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__noopIDx: int | None
+    _SyncObj__newAppendEntriesTime: float
+
+    def __init__(
+        self,
+        node_id: str,
+        journal: RaftJournal,
+        transport: Transport,
+        machine: StateMachine,
+        listener: Listener,
+        entry_clock: EntryClock,
+        *,
+        timing: Timing,
+        limits: Limits,
+        clock: Callable[[], float],
+        rng: random.Random,
+        new_id: Callable[[], bytes],
+        first_payload: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        if VERSION != PINNED:
+            raise RaftFault(f"kvorum replaces private methods of PySyncObj {PINNED}; {VERSION} is installed")
+        self.node_id = node_id
+        self.journal = journal
+        self.machine = machine
+        self.entry_clock = entry_clock
+        self.configuration: cf.Configuration | None = None
+        self._formation: cf.Configuration | None = None
+        self._listener = listener
+        self._timing, self._limits = timing, limits
+        self._clock, self._rng, self._new_id = clock, rng, new_id
+        self._first_payload = first_payload
+        self._progress: dict[Node, Progress] = {}
+        self._pre_votes: set[str] = set()
+        self._pre_vote_attempt = 0
+        self._asked_at = float("-inf")
+        self._votes: set[str] = set()
+        self._contact = float("-inf")
+        self._waited_for_clock = False
+        self._verified = 0
+        self._owed_round: int | None = None
+        self._held: deque[tuple[int, Node, pb.Envelope]] = deque()
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
+        self._round_times: dict[int, float] = {}
+        self._notice_due: float | None = None
+        self._unsent = False
+        self.rounds = ReadRounds(limit=limits.reads)
+        self.stopped = False
+        self.counters = dict.fromkeys(("elections", "pre_votes", "step_downs", "applied", "refusals"), 0)
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,  # creates no pipe; sending is ours
+            appendEntriesPeriod=timing.heartbeat,
+            raftMinTimeout=timing.election_min,
+            raftMaxTimeout=timing.election_max,
+            connectionTimeout=timing.election_max + 1,
+            fullDumpFile=None,
+            journalFile=None,
+            useFork=False,
+            pollerType="select",
+            commandsQueueSize=1,
+        )
+        super().__init__(Node(node_id), [], conf, nodeClass=Node, transport=transport)
+        for message in ("status", "add", "remove", "set_version", "transfer"):
+            transport.setOnUtilityMessageCallback(message, None)
+        self._poller = _NoPoller()
+        self._take_stored()
+
+    def _take_stored(self) -> None:
+        """Start from what journal and machine hold, instead of what the library's constructor assumed."""
+        journal, applied = self.journal, self.machine.applied_index
+        if applied > journal.last_index:
+            raise RaftFault(f"the state holds entry {applied}, but the log ends at entry {journal.last_index}")
+        self._SyncObj__raftLog = journal
+        self._SyncObj__raftCurrentTerm = journal.term
+        self._SyncObj__votedForNodeId = journal.getVotedForNodeId()
+        journal.setRaftCommitIndex(max(applied, journal.base_index))
+        self._SyncObj__raftCommitIndex = journal.commit_bound
+        self._SyncObj__raftLastApplied = applied
+        self._SyncObj__raftElectionDeadline = self._clock() + self._SyncObj__generateRaftTimeout()
+        if journal.last_index > journal.base_index:
+            self.entry_clock.entry_seen(journal.entry(journal.last_index).time_ms)
+
+    # ------------------------------------------------------------------ what others ask
+
+    @property
+    def state(self) -> int:
+        return self._SyncObj__raftState
+
+    @property
+    def term(self) -> int:
+        return self._SyncObj__raftCurrentTerm
+
+    @property
+    def commit_index(self) -> int:
+        return self._SyncObj__raftCommitIndex
+
+    @property
+    def applied_index(self) -> int:
+        return self._SyncObj__raftLastApplied
+
+    @property
+    def leader_id(self) -> str | None:
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else leader.id
+
+    @property
+    def leads(self) -> bool:
+        """Leads, and has applied an entry of its own term."""
+        noop = self._SyncObj__noopIDx
+        return self._SyncObj__raftState == LEADER and noop is not None and self._SyncObj__raftLastApplied >= noop
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return self._uncommitted_bytes
+
+    def match_index(self, node_id: str) -> int:
+        """What a peer acknowledged, as far as this node leads; 0 otherwise."""
+        progress = self._progress.get(Node(node_id))
+        return progress.match_index if progress is not None and self.state == LEADER else 0
+
+    def next_wakeup(self, now: float) -> float:
+        """Seconds until the core wants a tick even if nothing happens."""
+        wait = self._timing.tick
+        if self._notice_due is not None:
+            wait = min(wait, self._notice_due - now)
+        if self.state != LEADER and self.configuration is not None:
+            wait = min(wait, self._SyncObj__raftElectionDeadline - now + 0.0005)
+        return max(wait, 0.0005)
+
+    # ------------------------------------------------------------------ membership (static in this version)
+
+    def form(self, formation: cf.Configuration) -> None:
+        """The members and their incarnations, before the log names them; what the log says has precedence."""
+        self._formation = formation
+        self._configure()
+
+    def _configure(self) -> None:
+        """The newest configuration in the log rules, committed or not; truncation brings the previous one back."""
+        entries = self.journal.configurations
+        found = cf.decode(entries[-1].payload) if entries else self._formation
+        if found is None or found == self.configuration:
+            return
+        self.configuration = found
+        others = {Node(node_id) for node_id in found.incarnations if node_id != self.node_id}
+        self._SyncObj__otherNodes = others
+        now = self._clock()
+        for node in others - self._progress.keys():
+            self._progress[node] = Progress(self.journal.last_index + 1, now)
+        for node in self._progress.keys() - others:
+            del self._progress[node]
+        self.entry_clock.forget_others(found.incarnations)
+        self._listener.configured(found, bool(entries) and entries[-1].index <= self._SyncObj__raftCommitIndex)
+
+    def _quorum(self) -> int:
+        return self.configuration.quorum if self.configuration is not None else 1 << 30
+
+    def _is_member(self, node: Node) -> bool:
+        return node in self._SyncObj__otherNodes
+
+    # ------------------------------------------------------------------ roles
+
+    def _rearm(self, now: float) -> None:
+        self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        return self._rng.uniform(self._timing.election_min, self._timing.election_max)
+
+    def _send(self, node: Node, envelope: pb.Envelope, *, promise: bool = True) -> bool:
+        """Send now, or, if term or vote are not synced yet, as soon as they are."""
+        if promise and not self.journal.term_durable:
+            self._held.append((self.journal.term_seq, node, envelope))
+            return True
+        return bool(self._SyncObj__transport.send(node, envelope))
+
+    def _set_leader(self, leader: Node | None) -> None:
+        if leader != self._SyncObj__raftLeader:
+            self._SyncObj__raftLeader = leader
+            self._listener.role_changed()
+
+    def _follow(self, term: int, leader: Node | None) -> None:
+        led = self._SyncObj__raftState == LEADER
+        if term > self.term:
+            self._SyncObj__setCurrentTerm(term, None)
+            self._verified, self._owed_round = 0, None
+            self._held.clear()
+        self._SyncObj__setState(FOLLOWER)
+        if led:
+            self._leave_office()
+        self._set_leader(leader)
+
+    def _leave_office(self) -> None:
+        self.counters["step_downs"] += 1
+        self._verified, self._owed_round = 0, None
+        self._rearm(self._clock())
+        self._notice_due = None
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self.entry_clock.leave_office()
+        self._fail_waiting("leadership was lost with the entry in the log")
+        self.rounds.fail("leadership was lost")
+
+    def _fail_waiting(self, reason: str) -> None:
+        waiting = self._SyncObj__commandsWaitingCommit
+        callbacks = [callback for index in sorted(waiting) for _, callback in waiting[index]]
+        waiting.clear()
+        for callback in callbacks:
+            callback(None, UnknownOutcome(reason))
+
+    def _append_own(self, kind: Kind, payload: bytes) -> int:
+        time_ms = self.entry_clock.now_ms()
+        entry = make(kind, self.journal.last_index + 1, self._SyncObj__raftCurrentTerm, time_ms, payload)
+        self.entry_clock.entry_seen(time_ms)
+        self.journal.append(entry)
+        self._uncommitted.append((entry.index, entry.size))
+        self._uncommitted_bytes += entry.size
+        return entry.index
+
+    def stop(self, why: str) -> None:
+        """End: whoever waits is told; nothing is sent any more."""
+        if self.stopped:
+            return
+        if self._SyncObj__raftState == LEADER:
+            self._follow(self.term, None)
+        self.stopped = True
+        self._held.clear()
+        self._fail_waiting(why)
+        self.rounds.fail(why)
+        if self._applying is not None:
+            self._applying[1].close()
+            self._applying = None
+
+    # ------------------------------------------------------------------ commit and apply
+
+    def _set_commit(self, index: int) -> None:
+        before = self._SyncObj__raftCommitIndex
+        self._SyncObj__raftCommitIndex = index
+        self.journal.setRaftCommitIndex(index)
+        while self._uncommitted and self._uncommitted[0][0] <= index:
+            self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+        noop = self._SyncObj__noopIDx
+        if self._SyncObj__raftState == LEADER and noop is not None and before < noop <= index:
+            self.rounds.term_committed(index)
+        for entry in self.journal.configurations:
+            if before < entry.index <= index and self.configuration is not None:
+                self._listener.configured(self.configuration, True)
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        limit = min(self._SyncObj__raftCommitIndex, self.journal.durable_index)
+        if self._applying is None and self._SyncObj__raftLastApplied >= limit:
+            return False
+        end = self._clock() + self._timing.apply_slice
+        while self._applying is not None or self._SyncObj__raftLastApplied < limit:
+            if self._applying is None:
+                entry = self.journal.entry(self._SyncObj__raftLastApplied + 1)
+                self._applying = (entry, self._SyncObj__doApplyCommand(entry))
+            if not self._apply_slice(*self._applying):
+                return True
+            if self._clock() >= end:
+                break
+        return self._SyncObj__raftLastApplied < limit and not self.stopped
+
+    def _SyncObj__doApplyCommand(self, entry: Entry) -> Generator[None, None, Any]:
+        payload = entry.payload if entry.kind is Kind.COMMAND else b""
+        return self.machine.apply(entry.index, entry.time_ms, payload)
+
+    def _apply_slice(self, entry: Entry, steps: Generator[None, None, Any]) -> bool:
+        """True when the entry is applied. Raises RaftFault for whatever goes wrong in the machine."""
+        try:
+            next(steps)
+        except StopIteration as done:
+            result = done.value
+        except Exception as error:
+            raise RaftFault(f"applying entry {entry.index} failed: {type(error).__name__}: {error}") from error
+        else:
+            return False
+        self._applying = None
+        if self.machine.applied_index != entry.index:
+            raise RaftFault(
+                f"the state machine is at entry {self.machine.applied_index} after it applied entry {entry.index}"
+            )
+        self._SyncObj__raftLastApplied = entry.index
+        self.counters["applied"] += 1
+        applied = Applied(entry.index, entry.time_ms, result)
+        waiting = self._SyncObj__commandsWaitingCommit.pop(entry.index, ())
+        self._isolated(self._listener.applied, applied)
+        for term, callback in waiting:
+            if term == entry.term:
+                self._isolated(callback, applied, None)
+            else:
+                replaced = Discarded(f"entry {entry.index} of term {entry.term} was committed in its place")
+                self._isolated(callback, None, replaced)
+        if entry.index == self._SyncObj__noopIDx and self._SyncObj__raftState == LEADER:
+            self._listener.role_changed()
+        return True
+
+    def _isolated(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """The entry is applied, whatever those who hear of it do: their exceptions are logged, except ours."""
+        with Isolation(self.node_id):
+            callback(*arguments)
+
+    # ------------------------------------------------------------------ closed ways of the library
+
+    def _closed(self, *_arguments: Any, **_options: Any) -> Any:
+        raise RaftFault("this way through PySyncObj is closed in kvorum")
+
+    _applyCommand = _closed
+    _checkCommandsToApply = _closed
+    _autoTickThread = _closed
+    _addNodeToCluster = _closed
+    _removeNodeFromCluster = _closed
+    _setCodeVersion = _closed
+    _transferLeadership = _closed
+    addNodeToCluster = _closed
+    removeNodeFromCluster = _closed
+    setCodeVersion = _closed
+    transferLeadership = _closed
+    forceLogCompaction = _closed
+    _SyncObj__changeCluster = _closed
+    _SyncObj__doChangeCluster = _closed
+    _SyncObj__parseChangeClusterRequest = _closed
+    _SyncObj__updateClusterConfiguration = _closed
+    _SyncObj__loadDumpFile = _closed
+    _SyncObj__tryLogCompaction = _closed
+    _SyncObj__deleteEntriesTo = _closed
+    _SyncObj__sendNextNodeIdx = _closed
+    _SyncObj__onReadonlyNodeConnected = _closed
+    _SyncObj__onReadonlyNodeDisconnected = _closed

@@ -1,0 +1,356 @@
+"""The log on disk: one LMDB environment, fully synced, with the entries, the hard state and the node's identity.
+
+Why LMDB and not a file of our own: a transaction of it is atomic, so that a cut, the entries behind it, term and vote
+and the commit bound can never disagree, and a torn write at the end needs no repair. A synced commit costs about 0.4
+ms, which a group shares. What LMDB does not have are checksums; each entry and the hard state carry their own, and the
+start reads everything back from the disk, not from the page cache, before this node says a word to others.
+
+One thread writes (`LmdbDisk`): it takes all batches that queued up during its last sync and puts them into one
+transaction. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the pages
+and the next sync would succeed without them: it is reported once as a RaftFault, and nothing is written after it.
+"""
+
+import errno
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+import lmdb
+
+from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
+from kvorum_raft.errors import ConfigurationError, DiskFull, RaftFault
+from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
+
+FORMAT: Final = 1
+_FORMAT_KEY: Final = b"format"
+_STATE_KEY: Final = b"state"
+_STATE: Final = struct.Struct(">BxH4xQQQQQ")
+_GROUP_BYTES: Final = 16 << 20
+
+
+def _key(index: int) -> bytes:
+    return index.to_bytes(8, "big")
+
+
+def encode_state(state: HardState) -> bytes:
+    vote = state.vote.encode()
+    numbers = (state.term, state.commit_bound, state.last_index, state.base_index, state.base_term)
+    body = _STATE.pack(FORMAT, len(vote), *numbers) + vote
+    return body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def decode_state(record: bytes) -> HardState:
+    """Raises DamagedRecord, or ConfigurationError for a newer format."""
+    body, checksum = record[:-4], record[-4:]
+    if len(body) < _STATE.size or zlib.crc32(body).to_bytes(4, "big") != checksum:
+        raise DamagedRecord("wrong checksum in the record of term and vote")
+    version, vote_size, term, bound, last, base_index, base_term = _STATE.unpack_from(body)
+    if version > FORMAT:
+        raise ConfigurationError(f"the hard state has format {version}; this version knows formats up to {FORMAT}")
+    vote = body[_STATE.size :]
+    if len(vote) != vote_size:
+        raise DamagedRecord("the record of term and vote has a wrong length")
+    return HardState(term, vote.decode(), bound, last, base_index, base_term)
+
+
+class LogStore:
+    """The opened environment. `open` is synchronous and meant for the start, before the event loop has anything else to
+    do."""
+
+    def __init__(self, path: Path, env: lmdb.Environment) -> None:
+        self.path = path
+        self._env = env
+        self._log = env.open_db(b"log")
+        self._meta = env.open_db(b"meta")
+
+    @classmethod
+    def open(cls, path: Path, *, map_size: int) -> "LogStore":
+        """Open or create. Raises RaftFault (disk) or ConfigurationError (newer format, not usable)."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            data = path / "data.mdb"
+            if data.exists():
+                _forget_cached_pages(data)
+            env = lmdb.open(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
+            _check_size(env, data)
+            store = cls(path, env)
+            store._check_format()
+            _sync_folder(path)
+            _sync_folder(path.parent)
+        except (lmdb.Error, OSError) as error:
+            raise RaftFault(f"the log in {path} cannot be opened: {error}") from error
+        return store
+
+    def _check_format(self) -> None:
+        with self._env.begin() as txn:
+            found = txn.get(_FORMAT_KEY, db=self._meta)
+            entries = txn.stat(self._log)["entries"]
+        if found is None:
+            if entries:
+                raise RaftFault(f"the log in {self.path} is damaged: it has entries and no format")
+            state = encode_state(HardState())
+            self.put_now({_FORMAT_KEY: str(FORMAT).encode(), _STATE_KEY: state})
+        elif not found.isdigit() or int(found) > FORMAT:
+            raise ConfigurationError(
+                f"the log in {self.path} has format {found.decode(errors='replace')}; "
+                f"this version knows formats up to {FORMAT}"
+            )
+
+    def get(self, key: bytes) -> bytes | None:
+        """A small record."""
+        with self._env.begin(db=self._meta) as txn:
+            return _owned(txn.get(key))
+
+    def records(self, prefix: bytes) -> list[bytes]:
+        """The small records whose keys begin so."""
+        found = []
+        with self._env.begin(db=self._meta) as txn, txn.cursor() as cursor:
+            if cursor.set_range(prefix):
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        break
+                    found.append(bytes(value))
+        return found
+
+    def put_now(self, records: dict[bytes, bytes]) -> None:
+        """Store small records and sync, before the writer runs. Raises RaftFault."""
+        try:
+            with self._env.begin(write=True, db=self._meta) as txn:
+                for key, value in records.items():
+                    txn.put(key, value)
+        except (lmdb.Error, OSError) as error:
+            raise RaftFault(f"cannot write to {self.path}: {error}") from error
+
+    def verify(self, *, cache: int) -> Stored:
+        """Read the whole log back and check it; returns what the journal starts from, with at most about `cache` bytes
+        of entries.
+
+        Raises RaftFault with one line that names the damage.
+        """
+        try:
+            with self._env.begin() as txn:
+                stored = self._scan(txn, cache)
+        except lmdb.Error as error:
+            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        return stored
+
+    def _scan(self, txn: Any, cache: int) -> Stored:
+        record = txn.get(_STATE_KEY, db=self._meta)
+        try:
+            state = decode_state(record or b"")
+        except DamagedRecord as error:
+            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        scan = _Scan(state, cache)
+        with txn.cursor(db=self._log) as cursor:
+            for key, value in cursor:
+                try:
+                    scan.take(bytes(key), bytes(value))
+                except DamagedRecord as error:
+                    raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        if scan.last_index < state.commit_bound:
+            raise RaftFault(
+                f"the log in {self.path} is damaged: it ends at entry {scan.last_index}, "
+                f"but entry {state.commit_bound} was committed"
+            )
+        count = txn.stat(self._log)["entries"]
+        if scan.last_index != state.last_index or count != state.last_index - state.base_index:
+            raise RaftFault(
+                f"the log in {self.path} is damaged: it ends at entry {scan.last_index} of {state.last_index} "
+                f"({count} records)"
+            )
+        if scan.last_term > state.term:
+            raise RaftFault(
+                f"the log in {self.path} is damaged: term {state.term} is older than its last entry's {scan.last_term}"
+            )
+        return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command)
+
+    def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+        found: list[Entry] = []
+        size = 0
+        try:
+            with self._env.begin(db=self._log) as txn, txn.cursor() as cursor:
+                if cursor.set_key(_key(first)):
+                    for value in cursor.iternext(keys=False, values=True):
+                        size += len(value)
+                        if found and size > max_bytes:
+                            break
+                        found.append(parse(bytes(value)))
+                        if len(found) == count:
+                            break
+        except (DamagedRecord, lmdb.Error) as error:
+            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        if any(entry.index != first + offset for offset, entry in enumerate(found)):
+            raise RaftFault(f"the log in {self.path} is damaged: entries from {first} on are not in order")
+        return found
+
+    def write(self, batches: list[Batch]) -> None:
+        """One synced transaction. Raises lmdb.Error or OSError."""
+        with self._env.begin(write=True) as txn:
+            for batch in batches:
+                if batch.truncate_from is not None:
+                    self._cut(txn, batch.truncate_from)
+                for entry in batch.entries:
+                    txn.put(_key(entry.index), entry.record, db=self._log, append=True)
+                for key, value in batch.records.items():
+                    txn.put(key, value, db=self._meta)
+            txn.put(_STATE_KEY, encode_state(batches[-1].state), db=self._meta)
+
+    def _cut(self, txn: Any, index: int) -> None:
+        with txn.cursor(db=self._log) as cursor:
+            found = cursor.set_range(_key(index))
+            while found:
+                found = cursor.delete()
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return (self.path / "data.mdb").stat().st_size
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class _Scan:
+    """Checks the log entry by entry and gathers what the journal needs."""
+
+    def __init__(self, state: HardState, cache: int) -> None:
+        self.last_index, self.last_term = state.base_index, state.base_term
+        self.runs: list[tuple[int, int]] = []
+        self.tail: list[Entry] = []
+        self.configurations: list[Entry] = []
+        self.first_command: int | None = None
+        self._last_time = 0
+        self._cache = cache
+        self._size = 0
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Raises DamagedRecord."""
+        entry = parse(value)
+        if key != _key(entry.index) or entry.index != self.last_index + 1:
+            raise DamagedRecord(f"entry {self.last_index + 1} is missing")
+        if entry.term < self.last_term or entry.time_ms < self._last_time:
+            raise DamagedRecord(f"entry {entry.index} is older than the one before it")
+        if entry.term != self.last_term:
+            self.runs.append((entry.index, entry.term))
+        if entry.kind is Kind.CONFIGURATION:
+            self.configurations.append(entry)
+        elif entry.kind is Kind.COMMAND and self.first_command is None:
+            self.first_command = entry.index
+        self.last_index, self.last_term, self._last_time = entry.index, entry.term, entry.time_ms
+        self.tail.append(entry)
+        self._size += entry.size + OVERHEAD
+        if self._size > 2 * self._cache:
+            self._trim()
+
+    def _trim(self) -> None:
+        drop = 0
+        while self._size > self._cache and drop < len(self.tail) - 1:
+            self._size -= self.tail[drop].size + OVERHEAD
+            drop += 1
+        del self.tail[:drop]
+
+
+class LmdbDisk:
+    """The log-writer thread. `submit` and `read` are called in the event loop, `report` is called back in the writer
+    thread.
+
+    `report(seq, None)` says that everything up to `seq` is synced; at the end comes `report(-1, None)`, or `report(0,
+    fault)` if writing failed, and nothing after it. The queue is bounded by what the core lets go unacknowledged.
+    """
+
+    def __init__(self, store: LogStore, report: Callable[[int, RaftFault | None], None]) -> None:
+        self._store = store
+        self._report = report
+        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kvorum-log-writer", daemon=True)
+        self.transactions = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, batch: Batch) -> None:
+        self._queue.put(batch)
+
+    def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+        return self._store.read(first, count, max_bytes)
+
+    def finish(self) -> None:
+        """Ask the thread to write what is queued and to end."""
+        self._queue.put(None)
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        failure, kind = "it ended unexpectedly", RaftFault
+        try:
+            more = True
+            while more:
+                batches, more = self._take()
+                if batches:
+                    self._store.write(batches)
+                    self.transactions += 1
+                    self._report(batches[-1].seq, None)
+            failure = ""
+        except (lmdb.Error, OSError) as error:
+            failure = str(error)
+            full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in failure
+            kind = DiskFull if full else RaftFault
+        finally:
+            if failure:
+                self._report(0, kind(f"writing the log in {self._store.path} failed: {failure}"))
+            else:
+                self._report(-1, None)
+
+    def _take(self) -> tuple[list[Batch], bool]:
+        """Everything that waits, as far as it fits into one transaction; False at the end."""
+        batches: list[Batch] = []
+        size = 0
+        while True:
+            batch = self._queue.get()
+            if batch is None:
+                return batches, False
+            batches.append(batch)
+            size += sum(entry.size for entry in batch.entries)
+            if size > _GROUP_BYTES or self._queue.empty():
+                return batches, True
+
+
+def _forget_cached_pages(data: Path) -> None:
+    """What is read afterwards comes from the disk."""
+    fd = os.open(data, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def _check_size(env: lmdb.Environment, data: Path) -> None:
+    """A file that was cut short would end the process by SIGBUS when it is read."""
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    size = data.stat().st_size
+    # A new environment has two meta pages that may not be on disk yet.
+    if size < needed and env.info()["last_txnid"] > 0:
+        raise RaftFault(f"the log in {data.parent} is damaged: {size} bytes of {needed}")
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _owned(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

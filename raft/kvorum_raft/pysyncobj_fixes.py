@@ -1,0 +1,232 @@
+"""`SafeSyncObj`: PySyncObj 0.3.17 with its consensus core replaced. The overrides lie here and in core_*.py.
+
+The library's own core loses acknowledged writes on healthy machines (tests/simulation shows each case against both
+classes), and its extension points cannot mend that: the faults are in the message handler, the replication loop and the
+tick. Its private methods, however, are always reached as `self._SyncObj__<name>(...)`, so a subclass that defines that
+name replaces them. What is used of the library is the frame: constructor, node, transport and journal contracts, the
+state fields, the waiting-callback table and the small setters. The version is pinned, and upstream.py holds the
+fingerprint of each method that we replace or rely on, so that an upgrade fails loudly.
+
+Rules that this core keeps, beyond textbook Raft:
+
+* Every message carries a term. Nothing of a new term leaves before that term and the vote in it are synced (`_send`
+  holds it back), except pre-votes and their answers, which promise nothing.
+* A follower acknowledges only what is equal to the leader's log *and* synced. One acknowledgement covers everything
+  that a sync finished.
+* A leader sends before its own sync but counts itself only up to its durable index, and commits only entries of its own
+  term.
+* A log is cut only at the first conflict, and never at or below the commit index: that is a fault, not an event.
+* Applied ≤ min(commit, own durable index). An exception while applying is a fault. Whoever waits is told the truth:
+  `UnknownOutcome` when leadership ends with the entry in the log.
+* Answers name the round that they answer. A round's *sending* time is what counts as contact, so that an answer that
+  lay in a socket for seconds proves nothing.
+"""
+
+import logging
+
+from pysyncobj.node import Node
+
+from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.core_follower import FollowerSide
+from kvorum_raft.core_leader import LeaderSide
+from kvorum_raft.core_state import CANDIDATE, FOLLOWER, LEADER
+from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftError
+
+_log = logging.getLogger("kvorum.raft")
+__all__ = ["CANDIDATE", "FOLLOWER", "LEADER", "SafeSyncObj"]
+
+
+class SafeSyncObj(LeaderSide, FollowerSide):
+    """One node's Raft core: no I/O, no threads, no time but `clock`. Drive it by `tick`, `durable` and the transport's
+    callbacks."""
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        self.tick()
+
+    def tick(self, *, judge: bool = True) -> bool:
+        """One step; True if there is more to apply at once. `judge=False` leaves the timers alone (input may be waiting
+        unread)."""
+        if self.stopped:
+            return False
+        now = self._clock()
+        if judge and self.configuration is not None:
+            if self._SyncObj__raftState == LEADER:
+                self._judge_office(now)
+            elif self._SyncObj__raftElectionDeadline <= now:
+                self._election_due(now)
+        if self._SyncObj__raftState == LEADER:
+            self._advance_commit()
+            self._replicate(now)  # before applying: followers and the disk work meanwhile
+        self.journal.flush()
+        more = self._SyncObj__applyLogEntries()
+        if self._SyncObj__raftState == LEADER:
+            self._serve_reads()
+            self._replicate(self._clock())
+        self.journal.flush()
+        unsent, self._unsent = self._unsent, False
+        return more or unsent
+
+    # ------------------------------------------------------------------ elections
+
+    def _election_due(self, now: float) -> None:
+        self._rearm(now)
+        if self.journal.unsynced_age(now) > self._timing.election_min:
+            return  # its disk hangs: it could lead nobody
+        if not self._waited_for_clock and self.entry_clock.own_clock_is_off(self._quorum()):
+            self._waited_for_clock = True
+            _log.warning(
+                "node %s: the wall clock is more than 1 s off the cluster's; others campaign first", self.node_id
+            )
+            return
+        self._SyncObj__setState(FOLLOWER)
+        self._set_leader(None)
+        self._pre_votes = {self.node_id}
+        self._pre_vote_attempt += 1
+        self._asked_at = now
+        self.counters["pre_votes"] += 1
+        if len(self._pre_votes) >= self._quorum():
+            self._campaign(now)
+            return
+        body = pb.PreVote(
+            last_index=self.journal.last_index, last_term=self.journal.last_term, attempt=self._pre_vote_attempt
+        )
+        for node in self._SyncObj__otherNodes:
+            self._send(
+                node, pb.Envelope(term=self.term + 1, wall_ms=self.entry_clock.wall_ms(), pre_vote=body), promise=False
+            )
+
+    def _campaign(self, now: float) -> None:
+        self._pre_votes = set()
+        self._votes = set()
+        self._asked_at = now
+        self.counters["elections"] += 1
+        self._rearm(now)
+        self._SyncObj__setState(CANDIDATE)
+        self._SyncObj__setCurrentTerm(self.term + 1, self.node_id)
+        body = pb.RequestVote(last_index=self.journal.last_index, last_term=self.journal.last_term)
+        for node in self._SyncObj__otherNodes:
+            self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), request_vote=body))
+
+    def _count_votes(self) -> None:
+        if len(self._votes) >= self._quorum():
+            self._SyncObj__onBecomeLeader()
+
+    # ------------------------------------------------------------------ durability
+
+    def durable(self, seq: int) -> None:
+        """The disk has synced everything up to this mutation. A tick must follow."""
+        self.journal.on_durable(seq)
+        while self._held and self._held[0][0] <= self.journal.durable_seq:
+            _, node, envelope = self._held.popleft()
+            if envelope.term >= self.term:
+                self._SyncObj__transport.send(node, envelope)
+        if self._SyncObj__raftState == CANDIDATE and self.journal.term_durable:
+            self._votes.add(self.node_id)
+            self._count_votes()
+        elif self._owed_round is not None:
+            self._pay_acknowledgement()
+
+    # ------------------------------------------------------------------ messages
+
+    def _SyncObj__onMessageReceived(self, node: Node, envelope: pb.Envelope) -> None:
+        """Raises ProtocolError for what no sound peer sends, RaftFault for what must not be."""
+        if self.stopped or self.configuration is None:
+            return  # an empty folder answers nobody
+        body = envelope.WhichOneof("body")
+        if body == "pre_vote":
+            self._answer_pre_vote(node, envelope)
+        elif body == "pre_vote_reply":
+            self._count_pre_vote(node, envelope)
+        elif body == "request_vote" and envelope.term > self.term and self._leader_lives():
+            return
+        elif self._in_term(node, envelope):
+            self._handle(body, node, envelope)
+
+    def _in_term(self, node: Node, envelope: pb.Envelope) -> bool:
+        """Adopt a newer term, refuse an older one."""
+        if envelope.term > self.term:
+            self._follow(envelope.term, None)
+        elif envelope.term < self.term:
+            if envelope.WhichOneof("body") in ("append", "request_vote"):
+                self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), stale=pb.Stale()))
+            return False
+        return True
+
+    def _handle(self, body: str | None, node: Node, envelope: pb.Envelope) -> None:
+        leading = self._SyncObj__raftState == LEADER
+        if body == "append":
+            self._receive_append(node, envelope)
+        elif body == "append_reply":
+            if leading:
+                self._acknowledged(node, envelope.append_reply, envelope.wall_ms)
+        elif body == "request_vote":
+            self._answer_vote(node, envelope)
+        elif body == "vote":
+            self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
+            if self._SyncObj__raftState == CANDIDATE and envelope.vote.granted and self._is_member(node):
+                self._votes.add(node.id)
+                self._count_votes()
+        elif body == "read_index":
+            self._answer_read(node, envelope.read_index.id)
+        elif body == "read_index_reply":
+            self._read_answered(node, envelope.read_index_reply)
+        elif body != "stale":
+            raise ProtocolError(f"node {node.id} sends {body} where it does not belong")
+
+    def _leader_lives(self) -> bool:
+        return self._SyncObj__raftState == LEADER or self._clock() - self._contact < self._timing.election_min
+
+    def _up_to_date(self, last_term: int, last_index: int) -> bool:
+        return (last_term, last_index) >= (self.journal.last_term, self.journal.last_index)
+
+    def _answer_pre_vote(self, node: Node, envelope: pb.Envelope) -> None:
+        body = envelope.pre_vote
+        granted = (
+            envelope.term > self.term and not self._leader_lives() and self._up_to_date(body.last_term, body.last_index)
+        )
+        reply = pb.PreVoteReply(granted=granted, attempt=body.attempt, current_term=self.term)
+        answer = pb.Envelope(term=envelope.term, wall_ms=self.entry_clock.wall_ms(), pre_vote_reply=reply)
+        self._send(node, answer, promise=False)
+
+    def _count_pre_vote(self, node: Node, envelope: pb.Envelope) -> None:
+        reply = envelope.pre_vote_reply
+        if reply.attempt == self._pre_vote_attempt:
+            self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
+        if reply.current_term > self.term:
+            self._follow(reply.current_term, None)
+        elif (
+            reply.granted
+            and reply.attempt == self._pre_vote_attempt
+            and envelope.term == self.term + 1
+            and self._pre_votes
+            and self._is_member(node)
+            and self._SyncObj__raftState == FOLLOWER
+        ):
+            self._pre_votes.add(node.id)
+            if len(self._pre_votes) >= self._quorum():
+                self._campaign(self._clock())
+
+    def _answer_vote(self, node: Node, envelope: pb.Envelope) -> None:
+        body = envelope.request_vote
+        mine = self._SyncObj__votedForNodeId
+        granted = (
+            self._SyncObj__raftState != LEADER
+            and mine in (None, node.id)
+            and self._up_to_date(body.last_term, body.last_index)
+        )
+        if granted:
+            if mine is None:
+                self._SyncObj__setCurrentTerm(self.term, node.id)
+            self._rearm(self._clock())
+        vote = pb.Vote(granted=granted)
+        self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), vote=vote))
+
+    def _answer_read(self, node: Node, read_id: int) -> None:
+        def answer(index: int, error: RaftError | None) -> None:
+            reply = pb.ReadIndexReply(id=read_id, ok=error is None, index=index)
+            self._send(node, pb.Envelope(term=self.term, read_index_reply=reply))
+
+        try:
+            self.read_index(answer)
+        except (NotLeader, Overloaded) as error:
+            answer(0, error)

@@ -1,0 +1,152 @@
+"""Real `RaftNode`s on real sockets and disks, in one event loop; see `replica` for nodes in processes of their own."""
+
+import asyncio
+import hashlib
+import socket
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from kvorum_raft.config import Limits, RaftConfig, Timing
+from kvorum_raft.errors import RaftError
+from kvorum_raft.node import RaftNode
+from kvorum_raft.seams import Applied, Member
+
+QUICK = Timing(election_min=0.3, election_max=0.6, heartbeat=0.06)
+
+
+class ListMachine:
+    """A state in memory: every start applies the whole log again."""
+
+    def __init__(self, slices: int = 0) -> None:
+        self.payloads: list[bytes] = []
+        self.times: list[int] = []
+        self._index = 0
+        self._slices = slices
+        self._hash = hashlib.sha256()
+
+    @property
+    def applied_index(self) -> int:
+        return self._index
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+        for _ in range(self._slices):
+            yield
+        self._index = index
+        self.times.append(time_ms)
+        self._hash.update(index.to_bytes(8, "big") + time_ms.to_bytes(8, "big") + payload)
+        if payload:
+            self.payloads.append(payload)
+        return len(payload)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def make_members(count: int = 3) -> list[Member]:
+    ports = free_ports(2 * count)
+    return [Member(f"n{i + 1}", f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(count)]
+
+
+async def wait_until(condition: Callable[[], bool], *, within: float = 15.0, what: str = "condition") -> None:
+    """Let the loop run until the condition holds."""
+    end = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"no {what} within {within} s")
+        await asyncio.sleep(0.005)
+
+
+class Cluster:
+    """`nodes[node_id]` are the running ones."""
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 3,
+        *,
+        timing: Timing = QUICK,
+        limits: Limits | None = None,
+        slices: int = 0,
+        first_payload: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.members = make_members(count)
+        self.nodes: dict[str, RaftNode] = {}
+        self.machines: dict[str, ListMachine] = {}
+        self.faults: dict[str, RaftError] = {}
+        self._timing = timing
+        self._limits = limits or Limits()
+        self._slices = slices
+        self._first_payload = first_payload
+
+    def config(self, node_id: str) -> RaftConfig:
+        return RaftConfig(
+            node_id, self.members, self.folder / node_id, timing=self._timing, limits=self._limits, map_size=1 << 34
+        )
+
+    def data(self, node_id: str) -> Path:
+        return self.folder / node_id / "raft" / "log" / "data.mdb"
+
+    async def start(self, *node_ids: str) -> None:
+        for node_id in node_ids or [member.node_id for member in self.members]:
+            machine = ListMachine(self._slices)
+            node = RaftNode(
+                self.config(node_id),
+                machine,
+                first_payload=self._first_payload,
+                on_fault=lambda error, node_id=node_id: self.faults.__setitem__(node_id, error),
+            )
+            await node.start()
+            self.nodes[node_id], self.machines[node_id] = node, machine
+
+    async def stop(self, *node_ids: str) -> None:
+        for node_id in node_ids or list(self.nodes):
+            await self.nodes.pop(node_id).stop()
+
+    async def leader(self, *, within: float = 15.0) -> RaftNode:
+        def leaders() -> list[RaftNode]:
+            return [node for node in self.nodes.values() if node.is_leader]
+
+        await wait_until(lambda: bool(leaders()), within=within, what="leader")
+        return max(leaders(), key=lambda node: node.status().term)
+
+    async def followers(self) -> list[RaftNode]:
+        leader = await self.leader()
+        return [node for node in self.nodes.values() if node is not leader]
+
+    async def propose(self, count: int, *, size: int = 20, at_once: int = 1000) -> list[Applied]:
+        """Entries with distinct payloads, through the leader."""
+        leader = await self.leader()
+        found: list[Applied] = []
+        for start in range(0, count, at_once):
+            numbers = range(start, min(start + at_once, count))
+            payloads = [f"{len(found)}/{number}/".encode().ljust(size, b".") for number in numbers]
+            found += await asyncio.gather(*[leader.propose(payload) for payload in payloads])
+        return found
+
+    async def settled(self) -> None:
+        """All nodes have applied the same entries."""
+        leader = await self.leader()
+
+        def same() -> bool:
+            goal = leader.status().last_log_index
+            return all(node.status().applied_index == goal for node in self.nodes.values())
+
+        await wait_until(same, what="agreement")
+        digests = {self.machines[node_id].digest for node_id in self.nodes}
+        assert len(digests) == 1, "the nodes applied different entries"

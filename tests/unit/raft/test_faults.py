@@ -1,0 +1,41 @@
+"""How a process ends that must not go on: at once, with a code of its own, and a marker where that helps."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT, FAULT_MARKER
+
+PROGRAM = """
+import atexit, sys
+from pathlib import Path
+from kvorum_raft import errors
+from kvorum_raft.faults import exit_process
+atexit.register(lambda: Path(sys.argv[2]).joinpath("ran").touch())
+exit_process(Path(sys.argv[2]))(getattr(errors, sys.argv[1])("the reason"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "marker"),
+    [
+        ("RaftFault", EXIT_FAULT, True),
+        ("DiskFull", EXIT_DISK_FULL, True),
+        ("Refused", EXIT_CONFIGURATION, False),
+    ],
+)
+def test_the_process_ends_at_once(tmp_path: Path, error: str, code: int, marker: bool) -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, error, str(tmp_path)], timeout=20, check=False)
+    assert ended.returncode == code
+    assert (tmp_path / FAULT_MARKER).exists() is marker
+    if marker:
+        assert (tmp_path / FAULT_MARKER).read_text() == "the reason\n"
+    assert not (tmp_path / "ran").exists(), "nothing runs in a process that cannot be trusted"
+
+
+def test_a_disk_that_takes_no_marker_does_not_keep_the_process_alive(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, "RaftFault", str(missing)], timeout=20, check=False)
+    assert ended.returncode == EXIT_FAULT
