@@ -1,0 +1,1 @@
+"""The server: state machine, queue delivery, API. Import the modules; this package's import stays cheap."""

@@ -1,0 +1,90 @@
+"""One entry while it is being applied: its transaction, its number and time, and what it will hand back."""
+
+from typing import TYPE_CHECKING
+
+from .results import ApplyResult
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from .rows import Rows
+
+
+class Entry:
+    """Carried through everything that an entry touches.
+
+    `budget` is what is left of the running slice, in units of a small commit (about 10 µs): long work calls `spend` and
+    yields when it is told to, so that the loop on which the store runs stays responsive.
+    """
+
+    __slots__ = ("budget", "env", "leases", "number", "prefix", "result", "rows", "slice", "time_ms")
+
+    def __init__(
+        self, env: "lmdb.Environment", rows: "Rows", index: int, time_ms: int, prefix: bytes, slice_size: int
+    ) -> None:
+        self.env = env
+        self.rows = rows
+        self.time_ms = time_ms
+        self.prefix = prefix
+        """The first 8 bytes of this entry's versionstamps and lease ids: index + stamp base."""
+        self.number = 0
+        """Number of the next commit."""
+        self.leases = 0
+        """Leases granted so far."""
+        self.slice = slice_size
+        self.budget = slice_size
+        self.result = ApplyResult(index, time_ms)
+
+    def spend(self, weight: int = 1) -> bool:
+        """Take from the slice's budget; True = it is used up, yield now."""
+        self.budget -= weight
+        if self.budget > 0:
+            return False
+        self.budget = self.slice
+        return True
+
+    def stamp(self, number: int) -> bytes:
+        """The versionstamp of a commit of this entry."""
+        return self.prefix + number.to_bytes(2, "big")
+
+    def note_ready(self, queue: str, due_ms: int) -> None:
+        ready = self.result.ready
+        if due_ms < ready.get(queue, due_ms + 1):
+            ready[queue] = due_ms
+
+    def note_expiry(self, expire_at_ms: int) -> None:
+        earliest = self.result.earliest_expiry_ms
+        if earliest is None or expire_at_ms < earliest:
+            self.result.earliest_expiry_ms = expire_at_ms
+
+
+class Savepoint:
+    """A child transaction for one commit, and what must be set back in memory when it is rolled back."""
+
+    __slots__ = ("_changed", "_counters", "_earliest", "_ended", "_entry", "_parent", "_ready")
+
+    def __init__(self, entry: Entry) -> None:
+        rows, result = entry.rows, entry.result
+        self._entry = entry
+        self._parent = rows.txn
+        self._counters = rows.counters()
+        self._changed = len(result.changed_keys)
+        self._ended = len(result.ended)
+        self._ready = dict(result.ready)
+        self._earliest = result.earliest_expiry_ms
+        rows.txn = entry.env.begin(write=True, parent=self._parent)
+
+    def keep(self) -> None:
+        rows = self._entry.rows
+        rows.txn.commit()
+        rows.txn = self._parent
+
+    def roll_back(self) -> None:
+        rows, result = self._entry.rows, self._entry.result
+        rows.txn.abort()
+        rows.txn = self._parent
+        rows.restore(self._counters)
+        del result.changed_keys[self._changed :]
+        del result.ended[self._ended :]
+        result.ready = self._ready
+        result.earliest_expiry_ms = self._earliest

@@ -1,0 +1,328 @@
+"""The folder of the state: an LMDB environment, and the proof that it may be trusted (rules A1).
+
+A cluster node does not sync its state: the synced log is the truth, and what the state lost can be replayed. After
+`kill -9` an unsynced environment is sound, because the page cache outlives the process. After a power cut it may be
+torn, in ways that LMDB does not notice, up to a SIGBUS on first use. So it must not even be opened unless it is proven
+that everything written to it can still be read back, by one of
+
+* CLEAN: written after a successful sync at the end of a run, and removed (durably) before the next run writes anything;
+* RUN: written (durably) before a run's first write, names this boot, this mount, this file and this environment. If all
+  of them are still the same, no page cache was lost in between.
+
+Everything else means: delete it, and start at index 0 (later: at a checkpoint). An embedded database is its own truth,
+so its environment is synced at each commit, needs no proof, and is never deleted.
+
+Files: FORMAT (format version, environment uuid, kind, whether making it was completed), data.mdb, lock.mdb, RUN, CLEAN,
+LOCK (held while open, names the process).
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from kvorum.errors import DatabaseCorrupt, DatabaseLocked, InvalidArgument
+
+from . import records
+from .errors import StoreFault
+from .host import Host
+
+_log = logging.getLogger(__name__)
+
+_FORMAT: Final = "FORMAT"
+_DATA: Final = "data.mdb"
+_LOCK_TABLE: Final = "lock.mdb"
+_RUN: Final = "RUN"
+_CLEAN: Final = "CLEAN"
+_LOCK: Final = "LOCK"
+_MAX_PROOF_SIZE: Final = 4_096
+
+
+class Environment:
+    """An open folder. `env` is the LMDB environment, `rebuilt` says that a state which was there could not be trusted
+    and was deleted."""
+
+    def __init__(self, path: Path, *, durable: bool, map_size: int, max_readers: int, host: Host) -> None:
+        self.path = path
+        self.durable = durable
+        self.rebuilt = False
+        self._map_size = map_size
+        self._max_readers = max_readers
+        self._host = host
+        self._lock: int | None = None
+        self._uuid = ""
+        self._complete = False
+        """An embedded database was made here: from then on a missing state is damage, not a first start."""
+        self._env: lmdb.Environment | None = None
+
+    @property
+    def env(self) -> lmdb.Environment:
+        if self._env is None:
+            raise StoreFault(f"{self.path}: the store is closed")
+        return self._env
+
+    @property
+    def uuid(self) -> str:
+        """Names this incarnation of the data file."""
+        return self._uuid
+
+    def open(self, *, force_rebuild: bool) -> None:
+        """Open, trusting what is there or starting anew.
+
+        Errors: DatabaseLocked, DatabaseCorrupt (newer format, or a folder of the other kind), InvalidArgument (a file
+        system that is not local), StoreFault, OSError.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        remote = self._host.remote_kind(self.path)
+        if remote is not None:
+            raise InvalidArgument(
+                f"{self.path} is on a network or user-space file system ({remote}); the store needs a local one"
+            )
+        self._lock = _lock_folder(self.path / _LOCK)
+        try:
+            self._open(force_rebuild)
+        except BaseException:
+            self._close_env()
+            self._unlock()
+            raise
+
+    def _open(self, force_rebuild: bool) -> None:
+        known = self._read_format()
+        has_data = (self.path / _DATA).exists()
+        if known is None and has_data:
+            # FORMAT is made durable before the data file is: without it, the data file is not ours to judge
+            raise DatabaseCorrupt(
+                f"{self.path} has a {_DATA} but no {_FORMAT} file: not a folder of this program, or a damaged one"
+            )
+        if known is not None:
+            self._uuid = known
+        if self.durable:
+            self._open_durable(known is not None, has_data)
+            return
+        trusted = known is not None and has_data and not force_rebuild and self._proven()
+        if trusted:
+            self._open_env()
+            if not self._has_state():
+                self._close_env()
+                trusted = False
+        if not trusted:
+            self.rebuilt = known is not None
+            if self.rebuilt:
+                _log.warning("the state in %s is not proven to be whole: starting anew from the log", self.path)
+            self._begin_anew()
+            self._open_env()
+        self._start_run()
+        if not trusted:
+            self._create()
+
+    def _open_durable(self, known: bool, has_data: bool) -> None:
+        """Open the embedded database, or make it; a first start that was cut off midway is made again."""
+        if not known:
+            self._begin_anew()
+        if self._complete and not has_data:
+            raise DatabaseCorrupt(f"{self.path / _DATA} is missing: the database was here, and its data file is gone")
+        self._open_env()
+        if not self._has_state():
+            if self._complete:
+                raise DatabaseCorrupt(f"{self.path / _DATA} does not belong to the {_FORMAT} file beside it")
+            self._create()
+        if not self._complete:
+            self._complete = True
+            self._write_format()
+
+    def _open_env(self) -> None:
+        try:
+            self._env = lmdb.open(
+                str(self.path),
+                map_size=self._map_size,
+                max_readers=self._max_readers,
+                max_dbs=0,
+                sync=self.durable,
+                metasync=self.durable,
+                readahead=False,
+                writemap=False,
+                meminit=True,
+            )
+        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
+            raise DatabaseCorrupt(f"{self.path / _DATA} is damaged: {error}") from error
+        except lmdb.Error as error:
+            raise StoreFault(f"cannot open {self.path} with a map of {self._map_size:,} bytes: {error}") from error
+        # the data file's name must outlast a power cut as well as its content
+        self._host.sync_file(self.path)
+
+    def _has_state(self) -> bool:
+        """True if the environment holds a state of this format; raises DatabaseCorrupt for a newer one."""
+        with self.env.begin() as txn:
+            row = txn.get(records.STATE_KEY)
+            own = txn.get(records.UUID_KEY)
+        if row is not None:
+            self._check_format(records.state_format(row), _DATA)
+        return row is not None and own == self._uuid.encode()
+
+    def _create(self) -> None:
+        """The first transaction of a new environment."""
+        with self.env.begin(write=True) as txn:
+            txn.put(records.UUID_KEY, self._uuid.encode())
+            txn.put(records.STATE_KEY, records.pack_state(records.State()))
+
+    # ---- FORMAT
+
+    def _read_format(self) -> str | None:
+        """The environment's uuid; None = a new folder."""
+        fields = _read_json(self.path / _FORMAT)
+        if fields is None:
+            if (self.path / _FORMAT).exists():
+                raise DatabaseCorrupt(f"{self.path / _FORMAT} cannot be read")
+            return None
+        version, own, durable = fields.get("format"), fields.get("uuid"), fields.get("durable")
+        self._complete = fields.get("complete") is True
+        if not isinstance(version, int) or not isinstance(own, str) or not isinstance(durable, bool):
+            raise DatabaseCorrupt(f"{self.path / _FORMAT} cannot be understood")
+        self._check_format(version, _FORMAT)
+        if durable != self.durable:
+            found, wanted = (
+                ("an embedded database", "a cluster node") if durable else ("a cluster node", "an embedded database")
+            )
+            raise DatabaseCorrupt(f"{self.path} holds the state of {found} and cannot be opened as that of {wanted}")
+        return own
+
+    def _check_format(self, version: int, name: str) -> None:
+        if version != records.DATA_FORMAT:
+            raise DatabaseCorrupt(
+                f"{self.path / name} has data format {version}; this version of kvorum knows {records.DATA_FORMAT}"
+                " (use a newer version of kvorum, nothing was changed)"
+            )
+
+    def _begin_anew(self) -> None:
+        """An empty folder with a new uuid. FORMAT goes last: before, the old uuid matches nothing that could be
+        trusted."""
+        for name in (_CLEAN, _RUN):
+            self._remove(name)
+        for name in (_DATA, _LOCK_TABLE):
+            self._remove(name)
+        self._uuid = self._host.new_uuid()
+        self._write_format()
+
+    def _write_format(self) -> None:
+        fields = {
+            "format": records.DATA_FORMAT,
+            "uuid": self._uuid,
+            "durable": self.durable,
+            "complete": self._complete,
+        }
+        self._write(_FORMAT, fields)
+
+    # ---- RUN and CLEAN
+
+    def _proven(self) -> bool:
+        """True if everything that was ever written to the data file can be read back."""
+        data = self.path / _DATA
+        clean = _read_json(self.path / _CLEAN)
+        run = _read_json(self.path / _RUN)
+        if clean is None or clean != self._clean_fields():
+            now = self._run_fields()
+            if now is None or run != now:
+                return False
+        try:
+            self._host.sync_file(data)
+        except OSError as error:
+            _log.warning("cannot sync %s: %s", data, error)
+            return False
+        return True
+
+    def _clean_fields(self) -> dict[str, object]:
+        """What CLEAN holds. The size, because opening a copy that was cut short could end in a SIGBUS."""
+        return {"uuid": self._uuid, "size": (self.path / _DATA).stat().st_size}
+
+    def _run_fields(self) -> dict[str, object] | None:
+        """What RUN holds for this run; None if any of it cannot be known."""
+        data = self.path / _DATA
+        boot, mount = self._host.boot_id(), self._host.mount_id(data)
+        if boot is None or mount is None:
+            return None
+        file = self._host.file_id(data)
+        return {"boot": boot, "mount": mount, "device": file.device, "inode": file.inode, "uuid": self._uuid}
+
+    def _start_run(self) -> None:
+        """From here on the state may be written. CLEAN must be gone for good first: with it, what this run loses would
+        be trusted."""
+        self._remove(_CLEAN)
+        fields = self._run_fields()
+        if fields is None:
+            self._remove(_RUN)
+        else:
+            self._write(_RUN, fields)
+
+    # ---- files
+
+    def _write(self, name: str, fields: dict[str, object]) -> None:
+        """Write a small file, whole or not at all, durably."""
+        target, draft = self.path / name, self.path / (name + ".new")
+        draft.write_text(json.dumps(fields) + "\n", "ascii")
+        self._host.sync_file(draft)
+        draft.replace(target)
+        self._host.sync_file(self.path)
+
+    def _remove(self, name: str) -> None:
+        """Remove a file, durably."""
+        (self.path / name).unlink(missing_ok=True)
+        self._host.sync_file(self.path)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Sync and close. `clean=False` leaves the folder as a killed process would."""
+        if self._env is None:
+            return
+        try:
+            if clean:
+                self._env.sync(True)
+            self._close_env()
+            if clean and not self.durable:
+                self._write(_CLEAN, self._clean_fields())
+        finally:
+            self._close_env()
+            self._unlock()
+
+    def _close_env(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock_folder(path: Path) -> int:
+    """Take the folder for this process; the descriptor holds the lock. DatabaseLocked if another one, or this one, has
+    it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 32).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise
+        holder = "this process" if owner == str(os.getpid()) else f"process {owner}" if owner else "another process"
+        raise DatabaseLocked(f"{path.parent} is open in {holder}: a database has one owner at a time") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    return descriptor
+
+
+def _read_json(path: Path) -> dict[str, object] | None:
+    """The fields of a small file; None if it is missing or is not a JSON object."""
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        if path.stat().st_size > _MAX_PROOF_SIZE:
+            return None
+        fields = json.loads(path.read_text("ascii"))
+        if isinstance(fields, dict):
+            return fields
+    return None

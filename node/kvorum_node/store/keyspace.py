@@ -1,0 +1,60 @@
+"""User keys: reading, writing and deleting one row, with its place in the trie, its expiry index and the counters."""
+
+from typing import TYPE_CHECKING, Final
+
+from .records import EXPIRES, expiry_index_key
+from .trie import CHUNK, ROOT, locate, place, prune
+
+if TYPE_CHECKING:
+    from .entry import Entry
+    from .rows import Rows
+
+_HEADS: Final = tuple(bytes((encoding,)) for encoding in range(EXPIRES))
+
+
+def read_row(rows: "Rows", key: bytes) -> bytes | None:
+    name = locate(rows.txn, key)
+    return None if name is None else rows.txn.get(name)
+
+
+def write(entry: "Entry", key: bytes, encoding: int, value: bytes, stamp: bytes) -> None:
+    """Write a row that does not expire."""
+    _write_row(entry.rows, key, _HEADS[encoding] + stamp + value)
+    entry.result.changed_keys.append(key)
+
+
+def write_expiring(
+    entry: "Entry", key: bytes, encoding: int, value: bytes, stamp: bytes, expire_at_ms: int, number: int
+) -> None:
+    """Write a row that a sweep may delete from `expire_at_ms` on. `number` is that of the mutation in its commit."""
+    head = bytes((encoding | EXPIRES,)) + stamp + expire_at_ms.to_bytes(8, "big") + number.to_bytes(2, "big")
+    row = head + value
+    _write_row(entry.rows, key, row)
+    entry.rows.txn.put(expiry_index_key(row), key)
+    entry.result.changed_keys.append(key)
+    entry.note_expiry(expire_at_ms)
+
+
+def _write_row(rows: "Rows", key: bytes, row: bytes) -> None:
+    name = ROOT + key
+    old = rows.swap(name if len(key) <= CHUNK else place(rows, key), name, row)
+    if old is None:
+        rows.keys += 1
+    elif old[0] & EXPIRES:
+        rows.txn.delete(expiry_index_key(old))
+
+
+def delete(entry: "Entry", key: bytes) -> bool:
+    """Delete a row; False if there is none. The key counts as touched either way: a watch hears of each mutation."""
+    rows = entry.rows
+    entry.result.changed_keys.append(key)
+    name = locate(rows.txn, key)
+    old = None if name is None else rows.take(name, ROOT + key)
+    if old is None:
+        return False
+    rows.keys -= 1
+    if old[0] & EXPIRES:
+        rows.txn.delete(expiry_index_key(old))
+    if len(key) > CHUNK:
+        prune(rows, key)
+    return True

@@ -1,0 +1,340 @@
+"""The state machine: entries of the log in, state and results out. Deterministic; no clock, no randomness, no I/O but
+LMDB.
+
+An entry is one LMDB write transaction, which also holds its index and the content hash, so that the state always stands
+exactly at one entry. Within it each commit that has several parts runs in a child transaction: what is refused midway
+leaves nothing. Applying is a generator that yields between slices of bounded work; what it returns is true only then,
+after the transaction was committed.
+"""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from kvorum._proto import kvorum_pb2 as pb
+
+from . import expiry, queues, records, sessions, trie
+from .commits import execute, execute_parts
+from .entry import Entry
+from .environment import Environment
+from .errors import StoreFault
+from .host import Host, LinuxHost
+from .reads import Snapshot
+from .records import CLUSTER_KEY, DATA_VERSION, HASH_MASK, HASHED_TABLES, MAX_NUMBER, STATE_KEY, Refusal
+from .results import ApplyResult, LeaseInfo
+from .rows import Rows, row_hash
+from .sessions import Sessions
+
+if TYPE_CHECKING:
+    import lmdb
+
+_DONE: Final = int(pb.OUTCOME_DONE)
+_INVALID: Final = int(pb.OUTCOME_INVALID)
+_EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
+_TOO_MANY: Final[Refusal] = (_INVALID, (), "the entry holds too many commits")
+_MAX_STAMP_BASE: Final = 1 << 62
+_SLICE: Final = 256
+"""Small commits in one slice of apply: about 2.5 ms."""
+_BYTES_SHIFT: Final = 11
+"""2 KiB of an operation weigh as much as a small commit."""
+
+DEFAULT_MAP_SIZE: Final = 1 << 40
+
+
+class Store:
+    """The replicated state in one folder. See `open`.
+
+    `apply` must be driven by one caller at a time, each entry in one thread; all else may be called from other threads
+    meanwhile, and sees the state between two entries.
+    """
+
+    def __init__(self, environment: Environment, slice_size: int) -> None:
+        self._environment = environment
+        self._slice = slice_size
+        self._sessions = Sessions()
+        with environment.env.begin() as txn:
+            row = txn.get(STATE_KEY)
+            cluster = txn.get(CLUSTER_KEY)
+        self._state = records.State() if row is None else records.unpack_state(row)
+        self._cluster = (b"", 0) if cluster is None else records.unpack_cluster(cluster)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        durable: bool,
+        map_size: int = DEFAULT_MAP_SIZE,
+        max_readers: int = 512,
+        force_rebuild: bool = False,
+        slice_commits: int = _SLICE,
+        host: Host | None = None,
+    ) -> "Store":
+        """Open or create the state in folder `path`.
+
+        durable=True syncs each entry: an embedded database, which is its own truth. durable=False does not: a replica,
+        whose truth is the log; unless it is proven that nothing was lost, its state is deleted and `rebuilt` is True
+        (`force_rebuild` does so at will). `map_size` bounds the state's size in bytes and never grows while it is open.
+
+        Errors: DatabaseLocked, DatabaseCorrupt, InvalidArgument (of `kvorum.errors`), StoreFault, OSError.
+        """
+        if durable and force_rebuild:
+            raise ValueError("an embedded database has no log to be rebuilt from")
+        environment = Environment(
+            path, durable=durable, map_size=map_size, max_readers=max_readers, host=host or LinuxHost()
+        )
+        environment.open(force_rebuild=force_rebuild)
+        try:
+            return cls(environment, slice_commits)
+        except BaseException:
+            environment.close(clean=False)
+            raise
+
+    # ---- where it stands
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last applied entry, 0 before the first."""
+        return self._state.applied_index
+
+    @property
+    def applied_time_ms(self) -> int:
+        """Time of the last applied entry, Unix milliseconds."""
+        return self._state.time_ms
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; empty before the cluster was formed."""
+        return self._cluster[0]
+
+    @property
+    def stamp_base(self) -> int:
+        return self._cluster[1]
+
+    @property
+    def rebuilt(self) -> bool:
+        """The state that was in the folder could not be trusted and was deleted."""
+        return self._environment.rebuilt
+
+    def state_hash(self) -> bytes:
+        """Content hash at `applied_index`, 16 bytes."""
+        return self._state.digest.to_bytes(16, "big")
+
+    def recompute_hash(self) -> bytes:
+        """The content hash, from all rows: as slow as the state is large. Equals `state_hash()`, or the state is
+        damaged."""
+        total = 0
+        with self._env.begin() as txn:
+            for key, row in trie.scan(txn):
+                total += row_hash(trie.ROOT + key, row)
+            cluster = txn.get(CLUSTER_KEY)
+            if cluster is not None:
+                total += row_hash(CLUSTER_KEY, cluster)
+            for table in HASHED_TABLES:
+                with txn.cursor() as cursor:
+                    if cursor.set_range(table):
+                        for name, row in cursor.iternext(keys=True, values=True):
+                            if not name.startswith(table):
+                                break
+                            total += row_hash(name, row)
+        return (total & HASH_MASK).to_bytes(16, "big")
+
+    @property
+    def _env(self) -> "lmdb.Environment":
+        return self._environment.env
+
+    # ---- reads
+
+    def snapshot(self) -> Snapshot:
+        """A read transaction; use it with `with`."""
+        return Snapshot(self._env)
+
+    def next_expiry_ms(self) -> int | None:
+        """Earliest expiry in the state, Unix milliseconds."""
+        with self._env.begin() as txn:
+            return expiry.next_expiry(txn)
+
+    def next_due_ms(self, queue: str) -> int | None:
+        """Earliest due time among the ready and scheduled messages of a queue, Unix milliseconds."""
+        with self._env.begin() as txn:
+            return queues.next_due(txn, queue)
+
+    def leases(self) -> list[LeaseInfo]:
+        """Every leased message, in order of message ids."""
+        with self._env.begin() as txn:
+            return queues.leases(txn)
+
+    def delivery(self, message_id: bytes, lease_id: bytes) -> pb.Delivery | None:
+        """What a consumer was given with a lease, to be pushed again; None if it is not the message's current lease."""
+        with self._env.begin() as txn:
+            return queues.held_delivery(txn, message_id, lease_id)
+
+    def session_ids(self) -> list[bytes]:
+        """Ids of all sessions, oldest first."""
+        with self._env.begin() as txn:
+            return sessions.session_ids(txn)
+
+    def statistics(self) -> dict[str, float]:
+        """Sizes in bytes, counts, where the state stands. `used_bytes` is the high-water mark of the data file; what
+        was freed below it is used again."""
+        info, stat = self._env.info(), self._env.stat()
+        state = self._state
+        return {
+            "map_bytes": info["map_size"],
+            "used_bytes": (info["last_pgno"] + 1) * stat["psize"],
+            "rows": stat["entries"],
+            "tree_depth": stat["depth"],
+            "readers": info["num_readers"],
+            "keys": state.keys,
+            "messages": state.messages,
+            "sessions": state.sessions,
+            "applied_index": state.applied_index,
+            "applied_time_ms": state.time_ms,
+        }
+
+    def close(self, *, clean: bool = True) -> None:
+        """Sync and close; idempotent. An entry that is being applied is given up. `clean=False` leaves the folder as a
+        kill would."""
+        self._environment.close(clean=clean)
+
+    # ---- apply
+
+    def apply_now(self, index: int, time_ms: int, payload: bytes) -> ApplyResult:
+        """Apply one entry without pauses."""
+        steps = self.apply(index, time_ms, payload)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: ApplyResult = stop.value
+                return result
+
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, ApplyResult]:
+        """Apply one entry, a serialised `pb.Batch`; an empty payload only moves index and time. Yields between slices.
+
+        Any exception is a fault, and leaves the state at the entry before: StoreFault (an entry that this version
+        cannot apply, or out of order), lmdb.Error, OSError, MemoryError. Closing the generator gives the entry up.
+        """
+        state = self._state
+        if index <= state.applied_index:
+            raise StoreFault(f"entry {index} comes after entry {state.applied_index} was applied")
+        # The consensus layer keeps time from falling. The state does not depend on that: expiry and due times must
+        # never be judged backwards.
+        time_ms = max(time_ms, state.time_ms)
+        txn = self._env.begin(write=True)
+        committed = False
+        try:
+            rows = Rows(txn, state)
+            entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice)
+            if payload:
+                yield from self._run(entry, payload)
+            state = rows.state(index, time_ms)
+            txn.put(STATE_KEY, records.pack_state(state))
+            cluster = txn.get(CLUSTER_KEY)
+            txn.commit()
+            committed = True
+        finally:
+            if not committed:
+                self._sessions.forget()
+                if rows.txn is not txn:
+                    rows.txn.abort()
+                txn.abort()
+        self._state = state
+        if cluster is not None:
+            self._cluster = records.unpack_cluster(cluster)
+        return entry.result
+
+    def _prefix(self, index: int) -> bytes:
+        return (index + self._cluster[1]).to_bytes(8, "big")
+
+    def _run(self, entry: Entry, payload: bytes) -> Generator[None, None, None]:
+        index = entry.result.index
+        try:
+            batch = pb.Batch.FromString(payload)
+        except DecodeError as error:
+            raise StoreFault(f"entry {index} cannot be decoded: {error}") from error
+        if batch.data_version > DATA_VERSION:
+            raise StoreFault(
+                f"entry {index} needs data version {batch.data_version}; this version of kvorum knows {DATA_VERSION}:"
+                " upgrade this node"
+            )
+        outputs = entry.result.outputs
+        for command in batch.commands:
+            kind = command.WhichOneof("command")
+            if kind == "writes":
+                outputs.append((yield from self._writes(entry, command.writes)))
+            else:
+                number = entry.number
+                entry.number += 1
+                outputs.append((yield from self._command(entry, kind, command, number)))
+        yield from self._sessions.finish(entry)
+
+    def _command(self, entry: Entry, kind: str | None, command: pb.Command, number: int) -> Generator[None, None, Any]:
+        """A command other than writes; returns its output."""
+        if number > MAX_NUMBER:
+            return {"open_session": b"", "sweep": 0, "lease": 0}.get(kind or "")
+        if kind == "open_session":
+            return self._sessions.open(entry, command.open_session.client, entry.stamp(number))
+        if kind == "close_sessions":
+            yield from self._sessions.close(entry, list(command.close_sessions.sessions))
+        elif kind == "sweep":
+            return (yield from expiry.sweep(entry, command.sweep.limit))
+        elif kind == "lease":
+            lease = command.lease
+            if lease.session and not self._sessions.exists(entry.rows, lease.session):
+                return 0
+            return (yield from queues.lease(entry, lease))
+        elif kind == "release":
+            yield from queues.release(entry, command.release, entry.stamp(number))
+        elif kind == "init_cluster":
+            self._init_cluster(entry, command.init_cluster, number)
+        return None
+
+    def _init_cluster(self, entry: Entry, command: pb.InitCluster, number: int) -> None:
+        """The first one counts: two leaders may both have tried."""
+        if entry.rows.get(CLUSTER_KEY) is not None:
+            return
+        if len(command.cluster_id) != 16 or command.stamp_base > _MAX_STAMP_BASE:
+            raise StoreFault(f"entry {entry.result.index} forms a cluster with an impossible id or stamp base")
+        entry.rows.put(CLUSTER_KEY, records.pack_cluster(command.cluster_id, command.stamp_base))
+        if number == 0:  # all stamps of an entry share their prefix
+            entry.prefix = (entry.result.index + command.stamp_base).to_bytes(8, "big")
+
+    def _writes(self, entry: Entry, group: pb.WriteGroup) -> Generator[None, None, pb.ResultGroup]:
+        """A group of writes of one session, in order."""
+        session, prefix = group.session, entry.prefix
+        answers = pb.ResultGroup(session=session, stamp_prefix=prefix)
+        add = answers.results.add
+        log = self._sessions.enter(entry.rows, session, group.ack_below) if session else None
+        if session and log is None:
+            for write in group.writes:
+                add(seq=write.seq, outcome=_EXPIRED, number=entry.number)
+                entry.number += 1
+                if entry.spend():
+                    yield
+            return answers
+        for write in group.writes:
+            seq, op, number = write.seq, write.op, entry.number
+            entry.number = number + 1
+            answer = None
+            if log is not None and (seq <= log.highest or seq >= log.limit):
+                answer = log.judge(seq, op, number, prefix)
+            if answer is not None:
+                answers.results.append(answer)
+            else:
+                refusal = execute(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
+                result = add(seq=seq, outcome=_DONE, number=number)
+                if refusal is not None:
+                    if isinstance(refusal, pb.AtomicWrite):
+                        refusal = yield from execute_parts(entry, refusal, number)
+                    if refusal is not None:
+                        sessions.fill(result, refusal)
+                if log is not None:
+                    log.record(seq, op, number, refusal, prefix)
+            entry.budget -= 1 + (len(op) >> _BYTES_SHIFT)
+            if entry.budget <= 0:
+                entry.budget = entry.slice
+                yield
+        return answers

@@ -1,0 +1,94 @@
+"""Reads of one snapshot of the state."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kvorum._proto import kvorum_pb2 as pb
+
+from . import records, trie
+from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
+
+if TYPE_CHECKING:
+    import lmdb
+
+_LAST_NUMBER = b"\xff\xff"
+
+
+def make_entry(key: bytes, row: bytes) -> pb.KvEntry:
+    kind = row[0]
+    if kind & EXPIRES:
+        kind, value = records.value_of(row)
+        return pb.KvEntry(key=key, value=value, encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
+    return pb.KvEntry(key=key, value=row[11:], encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
+
+
+class Snapshot:
+    """The state as one entry left it: an LMDB read transaction, so close it soon (it is a context manager).
+
+    Not for use by two threads at once; any one thread will do.
+    """
+
+    __slots__ = ("_get", "_txn")
+
+    def __init__(self, env: "lmdb.Environment") -> None:
+        self._txn: lmdb.Transaction[bytes] = env.begin()
+        self._get = self._txn.get
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._txn.abort()
+
+    def close(self) -> None:
+        self._txn.abort()
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry in this snapshot."""
+        return self._state().applied_index
+
+    @property
+    def versionstamp(self) -> bytes:
+        """10 bytes; at or above the versionstamps of all rows in the snapshot, below those of all later ones."""
+        cluster = self._get(CLUSTER_KEY)
+        base = 0 if cluster is None else records.unpack_cluster(cluster)[1]
+        return (self._state().applied_index + base).to_bytes(8, "big") + _LAST_NUMBER
+
+    def _state(self) -> records.State:
+        row = self._get(STATE_KEY)
+        return records.State() if row is None else records.unpack_state(row)
+
+    def get(self, key: bytes) -> pb.KvEntry:
+        """The key's row; its versionstamp is empty if there is none."""
+        if len(key) <= trie.CHUNK:
+            row = self._get(trie.ROOT + key)
+        else:
+            name = trie.locate(self._txn, key)
+            row = None if name is None else self._get(name)
+        return pb.KvEntry(key=key) if row is None else make_entry(key, row)
+
+    def range(self, selected: pb.ReadRange) -> list[pb.KvEntry]:
+        """The rows of start <= key < end, at most `limit` (0 = none), in descending order with `reverse`. Empty if
+        start >= end."""
+        return list(self.iter_range(selected))
+
+    def iter_range(self, selected: pb.ReadRange) -> Iterator[pb.KvEntry]:
+        """The same one by one, so that a long list can be served in slices. The snapshot must stay open meanwhile."""
+        left = selected.limit
+        if not left:
+            return
+        for key, row in trie.scan(self._txn, selected.start, selected.end, reverse=selected.reverse):
+            yield make_entry(key, row)
+            left -= 1
+            if not left:
+                return
+
+    def expire_at_ms(self, key: bytes) -> int | None:
+        """When a sweep may delete the key, Unix milliseconds; None = never, or there is no such key."""
+        name = trie.locate(self._txn, key)
+        row = None if name is None else self._get(name)
+        return None if row is None or not row[0] & EXPIRES else int.from_bytes(row[11:19], "big")

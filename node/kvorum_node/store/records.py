@@ -1,0 +1,270 @@
+"""Formats of keys and rows in the state environment. Data format 1.
+
+One LMDB tree holds everything. User keys live below namespaces whose first byte is 00 (see `trie`), all else below a
+table byte of 80 and up, so the two never meet. One tree and not a named database for each table: every tree that an
+entry touches costs its own path of dirty pages at commit. Integers are big-endian, so that byte order is numeric order.
+There is no version byte in the rows: the folder and the state row carry the format's version, and no row of another
+version is ever read.
+
+Rows are packed by hand and not as protobuf, because the content hash covers their bytes, and protobuf promises no
+canonical form.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+DATA_FORMAT: Final = 1
+"""Format of everything in this module and of the content hash."""
+DATA_VERSION: Final = 1
+"""Newest apply semantics known; an entry that relies on newer ones stops the node.
+
+Whatever changes what an entry does to the state needs a new number, and the old way for entries with the old one. That
+includes the constants of `kvorum.limits` that apply itself uses; those that only the leader's validation uses may
+change freely."""
+
+# ---- tables
+
+META: Final = b"\x80"
+SESSION: Final = b"\x90"
+RESULT: Final = b"\x91"
+PAYLOAD: Final = b"\xa0"
+MESSAGE: Final = b"\xa1"
+READY: Final = b"\xa2"
+LEASED: Final = b"\xa3"
+EXPIRY: Final = b"\xb0"
+
+HASHED_TABLES: Final = (SESSION, RESULT, PAYLOAD, MESSAGE)
+"""Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED and EXPIRY
+follow from the others."""
+
+STATE_KEY: Final = META + b"state"
+CLUSTER_KEY: Final = META + b"cluster"
+UUID_KEY: Final = META + b"uuid"
+
+STAMP_SIZE: Final = 10
+MESSAGE_ID_SIZE: Final = 12
+MAX_DURATION: Final = 1 << 53
+"""Milliseconds. A bound of the format, far above any limit: times stay below 2^64."""
+MAX_NUMBER: Final = 0xFFFF
+"""Highest number of a commit in its entry, and of a mutation in its commit."""
+
+HASH_MASK: Final = (1 << 128) - 1
+
+
+# ---- the state row
+
+
+class State(NamedTuple):
+    """Where the state stands; rewritten by each entry, in the same transaction as its effects."""
+
+    applied_index: int = 0
+    time_ms: int = 0
+    digest: int = 0
+    """Content hash, see `rows`."""
+    next_namespace: int = 1
+    keys: int = 0
+    messages: int = 0
+    sessions: int = 0
+
+
+_STATE: Final = struct.Struct(">HQQ16sQQQQ")
+
+
+def pack_state(state: State) -> bytes:
+    return _STATE.pack(
+        DATA_FORMAT,
+        state.applied_index,
+        state.time_ms,
+        state.digest.to_bytes(16, "big"),
+        state.next_namespace,
+        state.keys,
+        state.messages,
+        state.sessions,
+    )
+
+
+def state_format(row: bytes) -> int:
+    """The format version of a state row of any version."""
+    return int.from_bytes(row[:2], "big")
+
+
+def unpack_state(row: bytes) -> State:
+    _, index, time_ms, digest, namespace, keys, messages, sessions = _STATE.unpack(row)
+    return State(index, time_ms, int.from_bytes(digest, "big"), namespace, keys, messages, sessions)
+
+
+def pack_cluster(cluster_id: bytes, stamp_base: int) -> bytes:
+    return cluster_id + stamp_base.to_bytes(8, "big")
+
+
+def unpack_cluster(row: bytes) -> tuple[bytes, int]:
+    return row[:16], int.from_bytes(row[16:], "big")
+
+
+# ---- rows of user keys: encoding (| EXPIRES), versionstamp, [expiry time, number of the mutation], value
+
+EXPIRES: Final = 0x10
+_VALUE_AT: Final = 1 + STAMP_SIZE
+_EXPIRING_VALUE_AT: Final = _VALUE_AT + 10
+
+
+def expiry_index_key(row: bytes) -> bytes:
+    """The index key of an expiring row: expiry time, versionstamp, number of the mutation."""
+    return EXPIRY + row[11:19] + row[1:11] + row[19:21]
+
+
+def stamp_of(row: bytes) -> bytes:
+    return row[1:11]
+
+
+def value_of(row: bytes) -> tuple[int, bytes]:
+    """Encoding and value."""
+    kind = row[0]
+    if kind & EXPIRES:
+        return kind ^ EXPIRES, row[_EXPIRING_VALUE_AT:]
+    return kind, row[_VALUE_AT:]
+
+
+# ---- sessions: SESSION ‖ id → lowest seq that may come, time of opening, name
+
+_SESSION: Final = struct.Struct(">QQ")
+
+
+def pack_session(ack_below: int, opened_at_ms: int, client: bytes) -> bytes:
+    return _SESSION.pack(ack_below, opened_at_ms) + client
+
+
+def unpack_session(row: bytes) -> tuple[int, int, bytes]:
+    ack_below, opened_at_ms = _SESSION.unpack_from(row)
+    return ack_below, opened_at_ms, row[_SESSION.size :]
+
+
+# ---- results: RESULT ‖ session id ‖ stamp prefix → the results of one session in one entry
+
+
+Refusal = tuple[int, tuple[int, ...], str]
+"""Outcome, failing checks, message of a write that was executed and not done."""
+StoredResult = tuple[int, int, int, Refusal | None]
+"""Seq, CRC-32 of the operation, number of the commit in its entry, and None if it was done. A plain tuple: one is made
+for each write, and a named one takes ten times as long."""
+
+_RESULTS: Final = struct.Struct(">QHH")
+_DONE: Final = struct.Struct(">QIH")
+_REFUSAL: Final = struct.Struct(">BHH")
+
+
+def pack_results(results: list[StoredResult]) -> bytes:
+    """Done results take 14 bytes each and come first; a refused one also holds its outcome, failing checks and
+    message."""
+    pack = _DONE.pack
+    done = [pack(seq, digest, number) for seq, digest, number, refusal in results if refusal is None]
+    refused: list[bytes] = []
+    for seq, digest, number, refusal in results:
+        if refusal is not None:
+            outcome, failed, message = refusal
+            text = message.encode()
+            head = pack(seq, digest, number) + _REFUSAL.pack(outcome, len(failed), len(text))
+            refused.append(head + struct.pack(f">{len(failed)}H", *failed) + text)
+    highest = max(result[0] for result in results)
+    return b"".join((_RESULTS.pack(highest, len(done), len(refused)), *done, *refused))
+
+
+def highest_seq(row: bytes) -> int:
+    """The highest seq in a row of results."""
+    return int.from_bytes(row[:8], "big")
+
+
+def unpack_results(row: bytes) -> list[StoredResult]:
+    _, done, refused = _RESULTS.unpack_from(row)
+    at = _RESULTS.size + done * _DONE.size
+    results: list[StoredResult] = []
+    for seq, digest, number in _DONE.iter_unpack(row[_RESULTS.size : at]):
+        results.append((seq, digest, number, None))
+    for _ in range(refused):
+        seq, digest, number = _DONE.unpack_from(row, at)
+        outcome, count, size = _REFUSAL.unpack_from(row, at + _DONE.size)
+        at += _DONE.size + _REFUSAL.size
+        failed = struct.unpack_from(f">{count}H", row, at)
+        at += 2 * count
+        results.append((seq, digest, number, (outcome, failed, row[at : at + size].decode())))
+        at += size
+    return results
+
+
+# ---- messages: PAYLOAD ‖ id → what never changes; MESSAGE ‖ id → the small row that each delivery rewrites
+
+
+class Payload(NamedTuple):
+    enqueued_at_ms: int
+    backoff: tuple[int, ...]
+    """Milliseconds before each retry."""
+    undelivered_keys: tuple[bytes, ...]
+    payload: bytes
+
+
+_PAYLOAD: Final = struct.Struct(">QHH")
+
+
+def pack_payload(payload: Payload) -> bytes:
+    steps, keys = payload.backoff, payload.undelivered_keys
+    parts = [_PAYLOAD.pack(payload.enqueued_at_ms, len(steps), len(keys)), struct.pack(f">{len(steps)}I", *steps)]
+    for key in keys:
+        parts += (len(key).to_bytes(2, "big"), key)
+    parts.append(payload.payload)
+    return b"".join(parts)
+
+
+def unpack_payload(row: bytes) -> Payload:
+    enqueued_at_ms, steps, count = _PAYLOAD.unpack_from(row)
+    at = _PAYLOAD.size + 4 * steps
+    backoff = struct.unpack_from(f">{steps}I", row, _PAYLOAD.size)
+    keys = []
+    for _ in range(count):
+        end = at + 2 + int.from_bytes(row[at : at + 2], "big")
+        keys.append(row[at + 2 : end])
+        at = end
+    return Payload(enqueued_at_ms, backoff, tuple(keys), row[at:])
+
+
+class Message(NamedTuple):
+    queue: bytes
+    """UTF-8 name."""
+    due_ms: int
+    """When it became or becomes ready; kept while it is leased, so that a returned message goes back to its old
+    place."""
+    attempt: int
+    """Leases so far that were not given back."""
+    lease_id: bytes = b""
+    """12 bytes; empty = ready or scheduled."""
+    consumer: int = 0
+    session: bytes = b""
+
+
+_MESSAGE: Final = struct.Struct(">BIQH")
+_LEASE: Final = struct.Struct(">12sQ")
+
+
+def pack_message(message: Message) -> bytes:
+    leased = bool(message.lease_id)
+    row = _MESSAGE.pack(leased, message.attempt, message.due_ms, len(message.queue)) + message.queue
+    return row + _LEASE.pack(message.lease_id, message.consumer) + message.session if leased else row
+
+
+def unpack_message(row: bytes) -> Message:
+    leased, attempt, due_ms, size = _MESSAGE.unpack_from(row)
+    at = _MESSAGE.size + size
+    queue = row[_MESSAGE.size : at]
+    if not leased:
+        return Message(queue, due_ms, attempt)
+    lease_id, consumer = _LEASE.unpack_from(row, at)
+    return Message(queue, due_ms, attempt, lease_id, consumer, row[at + _LEASE.size :])
+
+
+def ready_prefix(queue: bytes) -> bytes:
+    """The name's length stands first, so that no queue's rows lie between those of another. 279 bytes at most with due
+    time and id."""
+    return READY + len(queue).to_bytes(2, "big") + queue
+
+
+def ready_key(message_id: bytes, message: Message) -> bytes:
+    return ready_prefix(message.queue) + message.due_ms.to_bytes(8, "big") + message_id

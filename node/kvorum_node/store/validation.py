@@ -1,0 +1,206 @@
+"""What must be refused before the log (rules B3): everything about a write that can be judged without the state.
+
+What stands in the log is executed on every node, so nothing gets there that apply could only refuse. Apply does not
+rely on it: what it cannot execute it answers with INVALID.
+"""
+
+from typing import Final
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded
+
+from . import sums
+from .errors import Refused
+from .mutations import SUFFIX_SIZE, operand_of
+from .records import MESSAGE_ID_SIZE, STAMP_SIZE
+
+_SET: Final = int(pb.MUTATION_TYPE_SET)
+_DELETE: Final = int(pb.MUTATION_TYPE_DELETE)
+_SET_SUFFIX: Final = int(pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY)
+_ARITHMETIC: Final = frozenset((sums.SUM, sums.MAX, sums.MIN, sums.ADD))
+_ENCODINGS: Final = frozenset((int(pb.VALUE_ENCODING_V8), sums.LE64, int(pb.VALUE_ENCODING_BYTES)))
+_PLAIN: Final = _ENCODINGS - {sums.LE64}
+_CHECKS: Final = frozenset((int(pb.CHECK_KIND_EQUALS), int(pb.CHECK_KIND_EXISTS), int(pb.CHECK_KIND_NOT_NEWER)))
+_EQUALS: Final = int(pb.CHECK_KIND_EQUALS)
+_EXISTS: Final = int(pb.CHECK_KIND_EXISTS)
+_SETTLES: Final = frozenset(
+    (int(pb.SETTLE_KIND_ACK), int(pb.SETTLE_KIND_RETRY), int(pb.SETTLE_KIND_REJECT), int(pb.SETTLE_KIND_RETURN))
+)
+_RETRY: Final = int(pb.SETTLE_KIND_RETRY)
+_INTERVAL_SIZE: Final = 4
+
+
+def validate(write: pb.AtomicWrite) -> None:
+    """Raise InvalidArgument or LimitExceeded (of `kvorum.errors`) if the write can never be right; the message names
+    the part.
+
+    Fields that this version does not know are refused too: ignoring a kind of check that a newer client relies on would
+    be worse than an error. The write is not to be used after it was refused.
+    """
+    size = write.ByteSize()
+    write.DiscardUnknownFields()
+    if write.ByteSize() != size:
+        raise InvalidArgument("the write has fields that this version does not know")
+    mutations, checks, enqueues, settles = write.mutations, write.checks, write.enqueues, write.settles
+    if len(mutations) == 1 and not (checks or enqueues or settles) and _is_plain_set(mutations[0]):
+        return
+    parts = len(mutations) + len(enqueues) + len(settles)
+    if parts > limits.MAX_MUTATIONS:
+        raise LimitExceeded("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and settles of a write")
+    if len(checks) > limits.MAX_CHECKS:
+        raise LimitExceeded("MAX_CHECKS", limits.MAX_CHECKS, len(checks), "checks of a write")
+    for at, check in enumerate(checks):
+        _check(check, f"check {at}")
+    key_size = value_size = 0
+    for at, mutation in enumerate(mutations):
+        keys, values = _mutation(mutation, at)
+        key_size += keys
+        value_size += values
+    if key_size > limits.MAX_TOTAL_KEY_SIZE:
+        raise LimitExceeded("MAX_TOTAL_KEY_SIZE", limits.MAX_TOTAL_KEY_SIZE, key_size, "keys of a write")
+    total = size if size <= limits.MAX_TOTAL_WRITE_SIZE else key_size + value_size + _other_size(write)
+    for at, message in enumerate(enqueues):
+        _enqueue(message, f"enqueue {at}")
+    for at, verdict in enumerate(settles):
+        _settle(verdict, f"settle {at}")
+    if total > limits.MAX_TOTAL_WRITE_SIZE:
+        raise LimitExceeded("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, total, "size of a write")
+
+
+def _is_plain_set(mutation: pb.Mutation) -> bool:
+    """True for the commonest mutation, if nothing is wrong with it. All others take the long way, which also words the
+    errors."""
+    return (
+        mutation.type == _SET
+        and 0 < len(mutation.key) <= limits.MAX_WRITE_KEY_SIZE
+        and len(mutation.value) <= limits.MAX_VALUE_SIZE
+        and mutation.encoding in _PLAIN
+        and not mutation.HasField("expire_in_ms")
+        and not _has_bounds(mutation)
+    )
+
+
+def _other_size(write: pb.AtomicWrite) -> int:
+    """Checked and deleted keys, payloads, undelivered keys and backoff steps. Looked at only if all bytes together
+    exceed the limit."""
+    total = sum(len(check.key) for check in write.checks)
+    total += sum(len(mutation.key) for mutation in write.mutations if mutation.type == _DELETE)
+    for message in write.enqueues:
+        total += len(message.payload) + sum(map(len, message.keys_if_undelivered))
+        total += _INTERVAL_SIZE * len(message.backoff.delays_ms)
+    return total
+
+
+def _key(key: bytes, at: str, extra: int = 0) -> int:
+    size = len(key) + extra
+    if not key:
+        raise InvalidKey(f"key cannot be empty ({at})")
+    if size > limits.MAX_WRITE_KEY_SIZE:
+        raise LimitExceeded("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, size, f"key of {at}")
+    return size
+
+
+def _value(value: bytes, at: str) -> int:
+    if len(value) > limits.MAX_VALUE_SIZE:
+        raise LimitExceeded("MAX_VALUE_SIZE", limits.MAX_VALUE_SIZE, len(value), at)
+    return len(value)
+
+
+def _check(check: pb.Check, at: str) -> None:
+    _key(check.key, at)
+    kind, stamp = check.kind, check.versionstamp
+    if kind not in _CHECKS:
+        raise InvalidArgument(f"{at}: unknown kind {kind}")
+    if len(stamp) != STAMP_SIZE and not (kind == _EQUALS and not stamp) and kind != _EXISTS:
+        raise InvalidArgument(f"{at}: a versionstamp has {STAMP_SIZE} bytes, got {len(stamp)}")
+    if kind == _EXISTS and stamp:
+        raise InvalidArgument(f"{at}: a check for existence takes no versionstamp")
+
+
+def _mutation(mutation: pb.Mutation, number: int) -> tuple[int, int]:
+    """Sizes of key and value that count towards the totals; a delete's key counts only towards the size of the
+    whole."""
+    at = f"mutation {number}"
+    kind, key, value = mutation.type, mutation.key, mutation.value
+    if kind in (_SET, _SET_SUFFIX):
+        key_size = _key(key, at, SUFFIX_SIZE if kind == _SET_SUFFIX else 0)
+        _set(mutation, value, at)
+        return key_size, len(value)
+    _key(key, at)
+    if mutation.HasField("expire_in_ms"):
+        raise InvalidArgument(f"{at}: only a set can expire")
+    if kind == _DELETE:
+        if value or mutation.encoding or _has_bounds(mutation):
+            raise InvalidArgument(f"{at}: a delete takes no value")
+        return 0, 0
+    if kind not in _ARITHMETIC:
+        raise InvalidArgument(f"{at}: unknown type {kind}")
+    for part in (value, mutation.sum_min, mutation.sum_max):
+        _value(part, f"operand of {at}")
+    try:
+        sums.check_operand(kind, operand_of(mutation))
+    except Refused as refused:
+        raise InvalidValue(refused.message, at) from None
+    return len(key), len(value) + len(mutation.sum_min) + len(mutation.sum_max)
+
+
+def _set(mutation: pb.Mutation, value: bytes, at: str) -> None:
+    encoding = mutation.encoding
+    if encoding not in _ENCODINGS:
+        raise InvalidArgument(f"{at}: unknown value encoding {encoding}")
+    if encoding == sums.LE64 and len(value) != 8:
+        raise InvalidValue(f"a 64-bit value has 8 bytes, got {len(value)}", at)
+    _value(value, f"value of {at}")
+    expire_in = mutation.expire_in_ms
+    if expire_in > limits.MAX_EXPIRE_IN:
+        raise LimitExceeded("MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN, expire_in, f"expire_in of {at}")
+    if _has_bounds(mutation):
+        raise InvalidArgument(f"{at}: only a sum takes limits")
+
+
+def _has_bounds(mutation: pb.Mutation) -> bool:
+    return bool(mutation.sum_min or mutation.sum_max or mutation.sum_clamp)
+
+
+def check_queue_name(queue: str) -> None:
+    """Raise LimitExceeded if a queue's name is too long."""
+    size = len(queue.encode())
+    if size > limits.MAX_QUEUE_NAME_SIZE:
+        raise LimitExceeded("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, size, "queue name")
+
+
+def _enqueue(message: pb.Enqueue, at: str) -> None:
+    check_queue_name(message.queue)
+    _value(message.payload, f"payload of {at}")
+    if message.delay_ms > limits.MAX_ENQUEUE_DELAY:
+        raise LimitExceeded("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY, message.delay_ms, f"delay of {at}")
+    keys, steps = message.keys_if_undelivered, message.backoff.delays_ms
+    if len(keys) > limits.MAX_UNDELIVERED_KEYS:
+        raise LimitExceeded(
+            "MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, len(keys), f"keys_if_undelivered of {at}"
+        )
+    for number, key in enumerate(keys):
+        _key(key, f"keys_if_undelivered[{number}] of {at}")
+    if len(steps) > limits.MAX_BACKOFF_STEPS:
+        raise LimitExceeded("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(steps), f"backoff schedule of {at}")
+    for number, step in enumerate(steps):
+        if step > limits.MAX_BACKOFF_INTERVAL:
+            what = f"backoff interval {number} of {at}"
+            raise LimitExceeded("MAX_BACKOFF_INTERVAL", limits.MAX_BACKOFF_INTERVAL, step, what)
+
+
+def _settle(verdict: pb.Settle, at: str) -> None:
+    if verdict.kind not in _SETTLES:
+        raise InvalidArgument(f"{at}: unknown kind {verdict.kind}")
+    for name, data in (("message id", verdict.message_id), ("lease id", verdict.lease_id)):
+        if len(data) != MESSAGE_ID_SIZE:
+            raise InvalidArgument(f"{at}: a {name} has {MESSAGE_ID_SIZE} bytes, got {len(data)}")
+    if verdict.HasField("delay_ms"):
+        if verdict.kind != _RETRY:
+            raise InvalidArgument(f"{at}: only a retry takes a delay")
+        if verdict.delay_ms > limits.MAX_ENQUEUE_DELAY:
+            raise LimitExceeded("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY, verdict.delay_ms, f"delay of {at}")
+    size = len(verdict.reason.encode())
+    if size > limits.MAX_REASON_SIZE:
+        raise LimitExceeded("MAX_REASON_SIZE", limits.MAX_REASON_SIZE, size, f"reason of {at}")

@@ -1,0 +1,208 @@
+"""A store, a log beside it, and short words for operations."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.store import ApplyResult, Store
+from kvorum_node.store.sums import emit_number
+
+START_MS = 1_700_000_000_000
+CLUSTER_ID = bytes(range(16))
+V8, LE64, BYTES = pb.VALUE_ENCODING_V8, pb.VALUE_ENCODING_LE64, pb.VALUE_ENCODING_BYTES
+
+
+def u64(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def put(
+    key: bytes, value: bytes = b"v", *, encoding: pb.ValueEncoding = BYTES, expire_in_ms: int | None = None
+) -> pb.Mutation:
+    return pb.Mutation(key=key, type=pb.MUTATION_TYPE_SET, value=value, encoding=encoding, expire_in_ms=expire_in_ms)
+
+
+def delete(key: bytes) -> pb.Mutation:
+    return pb.Mutation(key=key, type=pb.MUTATION_TYPE_DELETE)
+
+
+def number(value: int | float | None) -> bytes:
+    return b"" if value is None else emit_number(value)
+
+
+def combine(
+    kind: pb.MutationType,
+    key: bytes,
+    operand: int | float | bytes,
+    *,
+    low: int | float | None = None,
+    high: int | float | None = None,
+    clamp: bool = False,
+) -> pb.Mutation:
+    """`operand`: bytes = 64-bit, int = BigInt, float = Number; the bounds likewise."""
+    raw = isinstance(operand, bytes)
+    return pb.Mutation(
+        key=key,
+        type=kind,
+        value=operand if isinstance(operand, bytes) else number(operand),
+        encoding=LE64 if raw else V8,
+        sum_min=number(low),
+        sum_max=number(high),
+        sum_clamp=clamp,
+    )
+
+
+def add(key: bytes, operand: int | float, **bounds: int | float | None) -> pb.Mutation:
+    clamp = bool(bounds.pop("clamp", False))
+    return combine(pb.MUTATION_TYPE_ADD, key, operand, low=bounds.get("low"), high=bounds.get("high"), clamp=clamp)
+
+
+def suffixed(key: bytes, value: bytes = b"v", *, expire_in_ms: int | None = None) -> pb.Mutation:
+    kind = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
+    return pb.Mutation(key=key, type=kind, value=value, encoding=BYTES, expire_in_ms=expire_in_ms)
+
+
+def enqueue(
+    payload: bytes = b"job",
+    *,
+    queue: str = "",
+    delay_ms: int = 0,
+    keys: Sequence[bytes] = (),
+    backoff: Iterable[int] | None = None,
+) -> pb.Enqueue:
+    message = pb.Enqueue(queue=queue, payload=payload, delay_ms=delay_ms, keys_if_undelivered=keys)
+    if backoff is not None:
+        message.backoff.delays_ms.extend(backoff)
+        message.backoff.SetInParent()
+    return message
+
+
+def settle(delivery: pb.Delivery, kind: pb.SettleKind = pb.SETTLE_KIND_ACK, delay_ms: int | None = None) -> pb.Settle:
+    return pb.Settle(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, delay_ms=delay_ms)
+
+
+def write(*parts: pb.Check | pb.Mutation | pb.Enqueue | pb.Settle) -> pb.AtomicWrite:
+    """An atomic write of any parts."""
+    made = pb.AtomicWrite()
+    for part in parts:
+        if isinstance(part, pb.Check):
+            made.checks.append(part)
+        elif isinstance(part, pb.Mutation):
+            made.mutations.append(part)
+        elif isinstance(part, pb.Enqueue):
+            made.enqueues.append(part)
+        else:
+            made.settles.append(part)
+    return made
+
+
+def group(*writes: pb.AtomicWrite | bytes, session: bytes = b"", first_seq: int = 1, ack_below: int = 1) -> pb.Command:
+    made = pb.WriteGroup(session=session, ack_below=ack_below)
+    for seq, op in enumerate(writes, first_seq):
+        made.writes.add(seq=seq, op=op if isinstance(op, bytes) else op.SerializeToString(deterministic=True))
+    return pb.Command(writes=made)
+
+
+def lease(session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1) -> pb.Command:
+    return pb.Command(lease=pb.Lease(queue=queue, session=session, consumer=consumer, count=count))
+
+
+def release(*deliveries: pb.Delivery, counts: bool) -> pb.Command:
+    leases = [
+        pb.ReleasedLease(message_id=delivery.message_id, lease_id=delivery.lease_id, counts=counts)
+        for delivery in deliveries
+    ]
+    return pb.Command(release=pb.Release(leases=leases))
+
+
+def open_session(client: str = "test") -> pb.Command:
+    return pb.Command(open_session=pb.OpenSession(client=client))
+
+
+def close_sessions(*sessions: bytes) -> pb.Command:
+    return pb.Command(close_sessions=pb.CloseSessions(sessions=sessions))
+
+
+def sweep(limit: int = 1_000) -> pb.Command:
+    return pb.Command(sweep=pb.Sweep(limit=limit))
+
+
+def init_cluster(stamp_base: int = 0) -> pb.Command:
+    return pb.Command(init_cluster=pb.InitCluster(cluster_id=CLUSTER_ID, stamp_base=stamp_base))
+
+
+def batch(*commands: pb.Command, data_version: int = 1) -> bytes:
+    return pb.Batch(data_version=data_version, commands=commands).SerializeToString(deterministic=True)
+
+
+@dataclass
+class Replica:
+    """A store and the entries that it applied."""
+
+    path: Path
+    slice_commits: int = 256
+    durable: bool = False
+    now_ms: int = START_MS
+    log: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = self._open()
+
+    def _open(self) -> Store:
+        return Store.open(self.path, durable=self.durable, map_size=1 << 30, slice_commits=self.slice_commits)
+
+    def apply(self, *commands: pb.Command) -> ApplyResult:
+        return self.apply_payload(batch(*commands))
+
+    def apply_payload(self, payload: bytes) -> ApplyResult:
+        index = self.store.applied_index + 1
+        self.log.append((index, self.now_ms, payload))
+        return self.store.apply_now(index, self.now_ms, payload)
+
+    def commit(self, *parts: pb.Check | pb.Mutation | pb.Enqueue | pb.Settle) -> pb.WriteResult:
+        """One write without a session, in an entry of its own."""
+        answers: pb.ResultGroup = self.apply(group(write(*parts))).outputs[0]
+        return answers.results[0]
+
+    def session(self) -> bytes:
+        opened: bytes = self.apply(open_session()).outputs[0]
+        return opened
+
+    def lease(self, session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1) -> list[pb.Delivery]:
+        result = self.apply(lease(session, queue=queue, consumer=consumer, count=count))
+        return [grant.delivery for grant in result.granted]
+
+    def get(self, key: bytes) -> tuple[int, bytes] | None:
+        """Encoding and value."""
+        entry = self.entry(key)
+        return (int(entry.encoding), entry.value) if entry.versionstamp else None
+
+    def entry(self, key: bytes) -> pb.KvEntry:
+        with self.store.snapshot() as snapshot:
+            return snapshot.get(key)
+
+    def rows(
+        self, start: bytes = b"", end: bytes = b"\xff", *, limit: int = 1 << 31, reverse: bool = False
+    ) -> list[pb.KvEntry]:
+        with self.store.snapshot() as snapshot:
+            return snapshot.range(pb.ReadRange(start=start, end=end, limit=limit, reverse=reverse))
+
+    def reopen(self, *, clean: bool = True) -> None:
+        self.store.close(clean=clean)
+        self.store = self._open()
+
+    def replay(self, log: Iterable[tuple[int, int, bytes]]) -> None:
+        for index, time_ms, payload in log:
+            self.store.apply_now(index, time_ms, payload)
+
+    def check_hash(self) -> None:
+        assert self.store.recompute_hash() == self.store.state_hash()
+
+
+def random_key(rng: random.Random, alphabet: bytes = b"\x00\x01\xff", longest: int = 2_048) -> bytes:
+    """Keys of all lengths, with long common prefixes."""
+    size = rng.choice((1, 2, 3, 494, 495, 496, 497, 990, 991, 1_485, longest))
+    head = bytes([rng.choice(alphabet)]) * max(0, size - 3)
+    return head + bytes(rng.choice(alphabet) for _ in range(size - len(head)))
