@@ -1,0 +1,96 @@
+"""What gets into the log: writes are judged before they are proposed (rules B3), and cut to what one entry may hold."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import InvalidArgument
+
+from .store import validate
+
+MAX_WEIGHT = 512
+"""Operations of one WriteGroup in an entry."""
+_SMALL = 2_048
+"""Bytes that weigh as much as one operation."""
+
+
+class Part(NamedTuple):
+    """As much of a WriteGroup as one entry may hold."""
+
+    group: pb.WriteGroup
+    data: bytes
+    commits: int
+    weight: int
+    enqueues: dict[str, int] | None
+    """Messages that are ready at once, by queue."""
+
+
+def admit(group: pb.WriteGroup) -> tuple[list[Part], list[pb.WriteResult]]:
+    """Returns what may be proposed, and the answers to what may not.
+
+    The usual group is one part, and is not rewritten: its bytes are what the client sent.
+    """
+    refused: list[pb.WriteResult] = []
+    accepted: list[tuple[pb.Write, int]] = []
+    enqueues: dict[str, int] = {}
+    parse = pb.AtomicWrite.FromString
+    total = 0
+    for write in group.writes:
+        data = write.op
+        try:
+            op = parse(data)
+            validate(op)
+        except DecodeError as error:
+            refused.append(_invalid(write.seq, f"the write cannot be decoded: {error}"))
+            continue
+        except InvalidArgument as error:
+            refused.append(_invalid(write.seq, str(error)))
+            continue
+        weight = len(op.mutations) or 1
+        messages = op.enqueues
+        if messages or op.settles:
+            weight = max(1, len(op.mutations) + len(messages) + len(op.settles))
+            for message in messages:
+                if not message.delay_ms:
+                    enqueues[message.queue] = enqueues.get(message.queue, 0) + 1
+        weight += len(data) // _SMALL
+        total += weight
+        accepted.append((write, weight))
+    if not accepted:
+        return [], refused
+    if not refused and total <= MAX_WEIGHT:
+        data = group.SerializeToString()
+        if len(data) <= limits.MAX_ENTRY_SIZE:
+            return [Part(group, data, len(accepted), total, enqueues or None)], refused
+    return list(_split(group, accepted, enqueues)), refused
+
+
+def _split(group: pb.WriteGroup, accepted: Iterable[tuple[pb.Write, int]], enqueues: dict[str, int]) -> Iterable[Part]:
+    """Parts in order. The messages of all are announced with the last: then the last one is ready, at the latest."""
+    part = pb.WriteGroup(session=group.session, ack_below=group.ack_below)
+    weight = size = 0
+    for write, its_weight in accepted:
+        its_size = write.ByteSize() + 8
+        if part.writes and (weight + its_weight > MAX_WEIGHT or size + its_size > limits.MAX_ENTRY_SIZE):
+            yield Part(part, part.SerializeToString(), len(part.writes), weight, None)
+            part = pb.WriteGroup(session=group.session, ack_below=group.ack_below)
+            weight = size = 0
+        part.writes.append(write)
+        weight += its_weight
+        size += its_size
+    yield Part(part, part.SerializeToString(), len(part.writes), weight, enqueues or None)
+
+
+def _invalid(seq: int, message: str) -> pb.WriteResult:
+    return pb.WriteResult(seq=seq, outcome=pb.OUTCOME_INVALID, message=message)
+
+
+def refuse_all(group: pb.WriteGroup, outcome: "pb.Outcome", message: str = "") -> pb.ResultGroup:
+    """The same answer to every write of a group."""
+    answer = pb.ResultGroup(session=group.session)
+    for write in group.writes:
+        answer.results.add(seq=write.seq, outcome=outcome, message=message)
+    return answer

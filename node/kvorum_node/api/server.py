@@ -1,0 +1,132 @@
+"""The gRPC server of a node: the Kv service, health and reflection."""
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+
+from ..service import NodeService
+from .stream import Stream
+from .unary import Unary
+
+logger = logging.getLogger("kvorum.api")
+
+SERVICE = "kvorum.v1.Kv"
+MAX_STREAMS = 10_000
+GRACE = 1.0
+"""Seconds that streams get to send what they have when the node stops."""
+
+
+class ApiServer:
+    """Serves until `stop`. `keepalive` is seconds: a client that is frozen or unplugged is noticed within twice
+    that.
+    """
+
+    def __init__(self, service: NodeService, node_id: str, listen: str, *, keepalive: float = 5.0) -> None:
+        self._service = service
+        self._node_id = node_id
+        self._listen = listen
+        self._streams: set[Stream] = set()
+        self._unary = Unary(service)
+        self._health = health.aio.HealthServicer()
+        self._health_task: asyncio.Task[None] | None = None
+        self._leader_news = asyncio.Event()
+        self._stop_listening = service.on_leader(self._leader_news.set)
+        milliseconds = max(100, int(keepalive * 1000))
+        self._server = grpc.aio.server(
+            options=(
+                # Two nodes on one port would otherwise share it silently.
+                ("grpc.so_reuseport", 0),
+                # A little above the limit, so that the usual offender gets a clear answer instead of a bare status
+                # code.
+                ("grpc.max_receive_message_length", limits.MAX_FRAME_SIZE + 1_048_576),
+                ("grpc.max_send_message_length", limits.MAX_FRAME_SIZE + 1_048_576),
+                ("grpc.max_concurrent_streams", 1_000),
+                ("grpc.keepalive_time_ms", milliseconds),
+                ("grpc.keepalive_timeout_ms", milliseconds),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 500),
+                ("grpc.http2.max_ping_strikes", 0),
+            ),
+            maximum_concurrent_rpcs=MAX_STREAMS,
+        )
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError if the address cannot be had."""
+        try:
+            self.port = self._server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
+        await self._server.start()
+        self._health_task = asyncio.create_task(self._report_health())
+
+    async def stop(self) -> None:
+        """Tell clients to go elsewhere, and end."""
+        self._stop_listening()
+        if self._health_task is not None:
+            self._health_task.cancel()
+            await asyncio.gather(self._health_task, return_exceptions=True)
+        await self._health.enter_graceful_shutdown()
+        for stream in list(self._streams):
+            stream.end("this node stops")
+        await self._server.stop(GRACE)
+
+    def statistics(self) -> dict[str, float]:
+        return {"streams": len(self._streams)}
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        # Requests come as bytes: what cannot be decoded is answered by us, not by an abort inside gRPC.
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
+                "Get": grpc.unary_unary_rpc_method_handler(
+                    self._unary.get, response_serializer=pb.ReadResult.SerializeToString
+                ),
+                "Commit": grpc.unary_unary_rpc_method_handler(
+                    self._unary.commit, response_serializer=pb.WriteResponse.SerializeToString
+                ),
+                "Status": grpc.unary_unary_rpc_method_handler(
+                    self._unary.status, response_serializer=pb.StatusResponse.SerializeToString
+                ),
+            },
+        )
+
+    async def _stream(self, _: Any, context: Any) -> None:
+        stream = Stream(self._service, self._node_id, context)
+        self._streams.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+
+    async def _report_health(self) -> None:
+        """Serving while a leader is known; news come with the leadership."""
+        patience = self._service.settings.max_election_timeout
+        while True:
+            self._leader_news.clear()
+            known = bool(self._service.leader.node_id)
+            if not known:
+                # A short election is no reason to be taken out of a load balancer.
+                try:
+                    async with asyncio.timeout(patience):
+                        await self._leader_news.wait()
+                    continue
+                except TimeoutError:
+                    known = bool(self._service.leader.node_id)
+            status = health_pb2.HealthCheckResponse.SERVING if known else health_pb2.HealthCheckResponse.NOT_SERVING
+            for name in ("", SERVICE):
+                await self._health.set(name, status)
+            if not self._leader_news.is_set():
+                await self._leader_news.wait()

@@ -1,0 +1,436 @@
+"""One client's stream: frames in, frames out.
+
+Two loops: one reads a frame and hands its parts to the service, the other writes whatever has gathered since its last
+frame. They share an outbox and nothing waits inside a frame, so a slow read holds up no write. Whatever arrives, a
+stream ends at worst: everything that it registered is taken back in `close`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import LimitExceeded
+from kvorum_raft.errors import RaftError
+
+from ..admission import refuse_all
+from ..lists import ListJob
+from ..queue import Consumer
+from ..reads import PendingRead
+from ..service import NodeService
+from ..store import check_queue_name
+from ..watches import Watch
+from .outbox import FRAME_TARGET, READS, RESULTS, Outbox
+
+logger = logging.getLogger("kvorum.api")
+
+PROTOCOL = 1
+MAX_WATCHES = 10_000
+MAX_CONSUMERS = 1_000
+MAX_LISTS = 1_000
+"""Lists under way on one stream."""
+MAX_SESSION_REQUESTS = 16
+MAX_STALLED_READS = 8_192
+"""Reads that may wait for that; a client that asks for more without reading is cut off."""
+READ_AHEAD = 4 * 1_048_576
+"""Bytes of answers beyond which point reads wait until the client has read some of them."""
+STALL = 30.0
+"""Seconds that one frame may take to be accepted by the client's side before the stream is cut."""
+FLUSH = 2.0
+"""Seconds for the last frames of a stream that ends."""
+SESSION_SIZE = 10
+
+
+class ProtocolError(Exception):
+    """The client did what it must not; the stream ends, finally."""
+
+
+class ResumableError(Exception):
+    """The stream ends, and the client may come back."""
+
+
+class Stream:
+    """See the module. `run` returns when the stream has ended."""
+
+    def __init__(self, service: NodeService, node_id: str, context: Any, *, stall: float = STALL) -> None:
+        self._service = service
+        self._node_id = node_id
+        self._context = context
+        self._stall = stall
+        self._wake = asyncio.Event()
+        self._outbox = Outbox(self._wake.set, load=service.store.delivery, take=self._event)
+        self._greeted = False
+        self._ending = False
+        self._session = b""
+        self._session_requests = 0
+        self._watches: dict[int, Watch] = {}
+        self._watch_ids: dict[Watch, int] = {}
+        self._consumers: dict[int, Consumer] = {}
+        self._lists: dict[ListJob, pb.ReadResult] = {}
+        self._stalled_lists: list[ListJob] = []
+        self._stalled_reads: list[PendingRead] = []
+        self._stop_listening: Callable[[], None] | None = None
+
+    async def run(self) -> None:
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if writer.done() and not reader.done():
+                return  # the client is gone, or too slow
+            self._say_why(reader)
+            self._ending = True
+            self._wake.set()
+            await asyncio.wait((writer,), timeout=FLUSH)
+        finally:
+            self.close()
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    def end(self, why: str) -> None:
+        """The node stops: the client shall go elsewhere."""
+        self._outbox.put_error(why, final=False)
+        self._ending = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Take back everything that this stream registered."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        for watch in self._watch_ids:
+            self._service.hub.remove(watch)
+        self._watch_ids.clear()
+        self._watches.clear()
+        self._service.reads.forget(self._stalled_reads)
+        self._stalled_reads = []
+        for job in list(self._lists):
+            job.cancel()
+        self._lists.clear()
+        for consumer in self._consumers.values():
+            self._service.delivery.stop_consumer(consumer)
+        self._consumers.clear()
+        self._attach(b"")
+
+    # ---- the two loops
+
+    async def _read(self) -> None:
+        context = self._context
+        while True:
+            data = await context.read()
+            if data is grpc.aio.EOF:
+                return
+            if len(data) > limits.MAX_FRAME_SIZE:
+                raise ProtocolError(
+                    f"a frame has at most {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE), got {len(data):,}"
+                )
+            try:
+                frame = pb.ClientFrame.FromString(data)
+            except DecodeError:
+                raise ProtocolError("a frame cannot be decoded") from None
+            if self._greeted:
+                self._take_in(frame)
+            else:
+                self._greet(frame)
+                self._take_in(frame)
+            if self._outbox.overflows:
+                raise ResumableError("the answers are not read fast enough")
+
+    async def _write(self) -> None:
+        wake, outbox = self._wake, self._outbox
+        write = self._context.write
+        while True:
+            frame = outbox.next_frame()
+            if not frame:
+                if self._ending:
+                    return
+                wake.clear()
+                await wake.wait()
+                continue
+            async with asyncio.timeout(self._stall):
+                await write(frame)
+            if outbox.size < FRAME_TARGET:
+                self._resume_stalled()
+
+    def _resume_stalled(self) -> None:
+        """The client has read on: so do we."""
+        if self._stalled_lists:
+            jobs, self._stalled_lists = self._stalled_lists, []
+            for job in jobs:
+                job.resume()
+        if self._stalled_reads:
+            reads, self._stalled_reads = self._stalled_reads, []
+            self._service.reads.resume(reads)
+
+    def _say_why(self, reader: "asyncio.Task[None]") -> None:
+        error = reader.exception() if not reader.cancelled() else None
+        if isinstance(error, ProtocolError):
+            logger.info("ending a stream: %s", error)
+            self._outbox.put_error(str(error), final=True)
+        elif isinstance(error, ResumableError):
+            logger.info("ending a stream: %s", error)
+            self._outbox.put_error(str(error), final=False)
+        elif error is not None and not isinstance(error, grpc.aio.BaseError | grpc.RpcError | asyncio.CancelledError):
+            logger.error("a stream ended by a fault of this node", exc_info=error)
+            self._outbox.put_error("internal error", final=False)
+
+    # ---- frames in
+
+    def _greet(self, frame: pb.ClientFrame) -> None:
+        if not frame.HasField("hello"):
+            raise ProtocolError("the first frame must say hello")
+        hello = frame.hello
+        if hello.protocol != PROTOCOL:
+            raise ProtocolError(f"this node speaks protocol {PROTOCOL}, not {hello.protocol}")
+        own = self._service.store.cluster_id
+        if hello.cluster_id and hello.cluster_id != own:
+            if not own:
+                raise ResumableError("this node's cluster is still being formed")
+            raise ProtocolError(f"this is cluster {own.hex()}, not {hello.cluster_id.hex()}")
+        self._greeted = True
+        leader = self._service.leader
+        self._outbox.put_hello(pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader))
+        self._stop_listening = self._service.on_leader(self._leader_changed)
+        if hello.session:
+            self._use_session(hello.session)
+        frame.ClearField("hello")
+
+    def _take_in(self, frame: pb.ClientFrame) -> None:
+        if frame.HasField("hello"):
+            raise ProtocolError("hello is said once")
+        _check_size(frame)
+        if frame.HasField("writes"):
+            self._take_writes(frame.writes)
+        if frame.reads:
+            self._take_reads(frame.reads)
+        if frame.HasField("open_session"):
+            self._open_session(frame.open_session)
+        for start in frame.watches:
+            self._start_watch(start)
+        for number in frame.stop_watches:
+            self._stop_watch(number)
+        for request in frame.consumers:
+            self._start_consumer(request)
+        for number in frame.stop_consumers:
+            consumer = self._consumers.pop(number, None)
+            if consumer is not None:
+                self._service.delivery.stop_consumer(consumer)
+        for report in frame.started:
+            self._service.delivery.started(self._session, report.consumer, report.lease_ids)
+        if frame.HasField("goodbye"):
+            self._goodbye(release=frame.goodbye.release)
+        if frame.ping:
+            self._outbox.put_pong(frame.ping)
+
+    def _take_writes(self, group: pb.WriteGroup) -> None:
+        session = group.session
+        if session != self._session or not session:
+            if len(session) != SESSION_SIZE:
+                answer = refuse_all(
+                    group, pb.OUTCOME_INVALID, f"a session id has {SESSION_SIZE} bytes, got {len(session)}"
+                )
+                self._answer(answer)
+                return
+            self._use_session(session)
+        if not self._service.consensus.is_leader:
+            self._answer(refuse_all(group, pb.OUTCOME_NOT_LEADER))
+            return
+        self._service.write(group, self._answer)
+
+    def _answer(self, answer: pb.ResultGroup) -> None:
+        if self._stop_listening is None:
+            return
+        self._outbox.put(RESULTS, answer.SerializeToString())
+        if answer.results and answer.results[0].outcome == pb.OUTCOME_NOT_LEADER:
+            self._outbox.put_leader(self._service.leader)
+
+    def _take_reads(self, reads: Any) -> None:
+        if len(self._stalled_reads) > MAX_STALLED_READS:
+            raise ResumableError("the answers are not read fast enough")
+        if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
+            raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
+        self._service.reads.submit(
+            [PendingRead(read, self._answer_read, self._take_slice, self._has_room) for read in reads]
+        )
+
+    def _has_room(self, item: PendingRead) -> bool:
+        # A stream that has ended takes its answers, and throws them away.
+        if self._outbox.size < READ_AHEAD or self._stop_listening is None:
+            return True
+        self._stalled_reads.append(item)
+        return False
+
+    def _answer_read(self, answer: pb.ReadResult) -> None:
+        if self._stop_listening is None:
+            return
+        self._outbox.put(READS, answer.SerializeToString())
+        if answer.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)
+
+    def _take_slice(self, job: ListJob, part: pb.ReadResult) -> None:
+        """A slice of a list: gather up to about a frame, send, and go on when the client has taken it."""
+        if self._stop_listening is None:
+            job.cancel()
+            return
+        gathered = self._lists.get(job)
+        if gathered is None:
+            gathered = part
+        else:
+            merge(gathered, part)
+        if not part.more:
+            self._lists.pop(job, None)
+            gathered.more = False
+            self._answer_read(gathered)
+        elif gathered.ByteSize() < FRAME_TARGET:
+            self._lists[job] = gathered
+            job.resume()
+        else:
+            self._answer_read(gathered)
+            rest = pb.ReadResult(id=gathered.id)
+            for _ in gathered.ranges:
+                rest.ranges.add()
+            self._lists[job] = rest
+            if self._outbox.size < FRAME_TARGET:
+                job.resume()
+            else:
+                self._stalled_lists.append(job)
+
+    # ---- sessions
+
+    def _use_session(self, session: bytes) -> None:
+        if len(session) != SESSION_SIZE:
+            raise ProtocolError(f"a session id has {SESSION_SIZE} bytes, got {len(session)}")
+        self._attach(session)
+
+    def _attach(self, session: bytes) -> None:
+        """This connection keeps `session` alive from now on, and no other one any more."""
+        old, self._session = self._session, session
+        if session and session != old:
+            self._service.connected(session)
+        if old and session != old:
+            for consumer in self._consumers.values():
+                self._service.delivery.stop_consumer(consumer)
+            self._consumers.clear()
+            self._service.disconnected(old)
+
+    def _open_session(self, request: pb.OpenSession) -> None:
+        if self._session_requests >= MAX_SESSION_REQUESTS:
+            raise ProtocolError(f"more than {MAX_SESSION_REQUESTS} sessions are asked for at once")
+        self._session_requests += 1
+        self._service.open_session(request.client[:256], self._session_opened)
+
+    def _session_opened(self, session: bytes, error: RaftError | None) -> None:
+        self._session_requests -= 1
+        if self._stop_listening is None:
+            return
+        if error is not None:
+            self._outbox.put_leader(self._service.leader)
+        elif session:
+            self._attach(session)
+        self._outbox.put_session(session)
+
+    # ---- watches
+
+    def _start_watch(self, start: pb.StartWatch) -> None:
+        problem = ""
+        if not 1 <= len(start.keys) <= limits.MAX_WATCHED_KEYS:
+            problem = f"a watch has 1 to {limits.MAX_WATCHED_KEYS} keys (MAX_WATCHED_KEYS), got {len(start.keys)}"
+        elif any(len(key) > limits.MAX_READ_KEY_SIZE for key in start.keys):
+            problem = f"a watched key has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE)"
+        elif start.id in self._watches:
+            raise ProtocolError(f"watch {start.id} is open already")
+        if problem:
+            self._end_watch(start.id, problem, retryable=False)
+        elif len(self._watches) >= MAX_WATCHES:
+            self._end_watch(start.id, f"more than {MAX_WATCHES:,} watches on one connection", retryable=False)
+        else:
+            # The barrier before its first event makes the state at least as new as anything that the client has seen.
+            watch = self._service.watch(list(start.keys), partial(_notify_watch, self))
+            self._watches[start.id] = watch
+            self._watch_ids[watch] = start.id
+
+    def _end_watch(self, number: int, why: str, *, retryable: bool) -> None:
+        event = pb.WatchEvent(id=number, error=why, retryable=retryable)
+        self._outbox.put(b"\x22", event.SerializeToString())
+
+    def _stop_watch(self, number: int) -> None:
+        watch = self._watches.pop(number, None)
+        if watch is not None:
+            del self._watch_ids[watch]
+            self._service.hub.remove(watch)
+            self._outbox.drop_watch(watch)
+
+    def touched(self, watch: Watch) -> None:
+        """A watch has something to take."""
+        self._outbox.put_watch(watch)
+
+    def _event(self, watch: Watch) -> pb.WatchEvent | None:
+        number = self._watch_ids.get(watch)
+        if number is None:
+            return None
+        if watch.ended:
+            self._stop_watch(number)
+            return pb.WatchEvent(id=number, error=watch.ended, retryable=True)
+        entries, stamp = self._service.hub.take(watch)
+        return pb.WatchEvent(id=number, entries=entries, read_versionstamp=stamp)
+
+    # ---- queues
+
+    def _start_consumer(self, request: pb.StartConsumer) -> None:
+        if not self._session:
+            raise ProtocolError("a consumer needs a session")
+        if not 1 <= request.credits <= limits.MAX_CREDITS:
+            raise ProtocolError(
+                f"a consumer has 1 to {limits.MAX_CREDITS:,} credits (MAX_CREDITS), got {request.credits}"
+            )
+        if len(request.held) > limits.MAX_CREDITS:
+            raise ProtocolError(f"a consumer holds at most {limits.MAX_CREDITS:,} messages, got {len(request.held):,}")
+        try:
+            check_queue_name(request.queue)
+        except LimitExceeded as error:
+            raise ProtocolError(str(error)) from None
+        if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
+            raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
+        self._consumers[request.id] = self._service.delivery.start_consumer(
+            self._session, request, self._outbox.put_delivery
+        )
+
+    def _goodbye(self, *, release: bool) -> None:
+        self._service.delivery.stop_session(self._session)
+        self._consumers.clear()
+        if release and self._session:
+            self._service.delivery.goodbye(self._session)
+
+    def _leader_changed(self) -> None:
+        self._outbox.put_leader(self._service.leader)
+
+
+def _notify_watch(stream: Stream, watch: Watch) -> None:
+    stream.touched(watch)
+
+
+def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
+    """Append a slice to those before it."""
+    for mine, more in zip(have.ranges, part.ranges, strict=False):
+        mine.entries.extend(more.entries)
+    have.entries.extend(part.entries)
+    have.status = part.status
+    have.message = part.message
+    have.read_versionstamp = part.read_versionstamp
+    have.more = part.more
+
+
+def _check_size(frame: pb.ClientFrame) -> None:
+    operations = len(frame.writes.writes) + len(frame.reads) + len(frame.watches) + len(frame.stop_watches)
+    operations += len(frame.consumers) + len(frame.stop_consumers) + len(frame.started)
+    if operations > limits.MAX_FRAME_OPERATIONS:
+        raise ProtocolError(
+            f"a frame has at most {limits.MAX_FRAME_OPERATIONS:,} operations (MAX_FRAME_OPERATIONS), got {operations:,}"
+        )

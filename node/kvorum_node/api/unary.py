@@ -1,0 +1,132 @@
+"""The unary methods: for other languages and for hand work."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum._version import __version__
+
+from ..lists import ListJob
+from ..reads import PendingRead
+from ..service import NodeService
+from .stream import merge
+
+DEFAULT_TIMEOUT = limits.DEFAULT_TIMEOUT / 1000
+
+
+class Unary:
+    """Get, Commit and Status. A request that cannot be decoded is INVALID_ARGUMENT."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self._started_at = time.monotonic()
+
+    async def get(self, data: bytes, context: Any) -> pb.ReadResult:
+        read = await _parse(pb.Read, data, context)
+        future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
+        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, []))
+        self._service.reads.submit([item])
+        try:
+            async with asyncio.timeout(_time_left(context)):
+                return await future
+        except TimeoutError:
+            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_NO_LEADER, message="no answer in time")
+        finally:
+            if item.job is not None:
+                item.job.cancel()
+
+    async def commit(self, data: bytes, context: Any) -> pb.WriteResponse:
+        request = await _parse(pb.WriteRequest, data, context)
+        if not self._service.consensus.is_leader:
+            leader = self._service.leader
+            where = (
+                f"node {leader.node_id} at {leader.address}" if leader.node_id else "nobody, as far as this node knows"
+            )
+            return pb.WriteResponse(outcome=pb.OUTCOME_NOT_LEADER, message=f"the leader is {where}")
+        # No session: nothing can tell a repeat of this request, so an unknown outcome stays unknown.
+        group = pb.WriteGroup()
+        group.writes.add(seq=1, op=request.write.SerializeToString())
+        future: asyncio.Future[pb.ResultGroup] = asyncio.get_running_loop().create_future()
+        self._service.write(group, partial(_resolve, future))
+        try:
+            async with asyncio.timeout(_time_left(context)):
+                answer = await future
+        except TimeoutError:
+            return pb.WriteResponse(outcome=pb.OUTCOME_UNKNOWN, message="no answer in time; it may still be applied")
+        result = answer.results[0]
+        response = pb.WriteResponse(outcome=result.outcome, failed_checks=result.failed_checks, message=result.message)
+        if result.outcome == pb.OUTCOME_DONE:
+            response.versionstamp = answer.stamp_prefix + result.number.to_bytes(2, "big")
+        return response
+
+    async def status(self, data: bytes, context: Any) -> pb.StatusResponse:
+        await _parse(pb.StatusRequest, data, context)
+        store, status = self._service.store, self._service.consensus.status()
+        response = pb.StatusResponse(
+            node_id=status.node_id,
+            cluster_id=store.cluster_id or status.cluster_id,
+            role=status.role,
+            term=status.term,
+            leader=self._service.leader,
+            commit_index=status.commit_index,
+            applied_index=store.applied_index,
+            last_log_index=status.last_log_index,
+            durable_index=status.durable_index,
+            state_hash=store.state_hash(),
+            version=__version__,
+            uptime_ms=int((time.monotonic() - self._started_at) * 1000),
+            statistics={**status.statistics, **self._service.statistics()},
+        )
+        for peer in status.peers:
+            response.peers.add(
+                node_id=peer.member.node_id,
+                address=peer.member.peer_address,
+                connected=peer.connected,
+                match_index=peer.match_index,
+                voter=True,
+            )
+        return response
+
+
+def _time_left(context: Any) -> float:
+    left = context.time_remaining()
+    return DEFAULT_TIMEOUT if left is None else min(max(left, 0.0), 60.0)
+
+
+async def _parse(kind: Any, data: bytes, context: Any) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}")
+
+
+def _resolve(future: "asyncio.Future[Any]", answer: Any) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _gather(
+    future: "asyncio.Future[pb.ReadResult]", parts: list[pb.ReadResult], job: ListJob, part: pb.ReadResult
+) -> None:
+    """Put a list's slices together; an answer that does not fit into one message is refused."""
+    if future.done():
+        job.cancel()
+        return
+    if parts:
+        merge(parts[0], part)
+    else:
+        parts.append(part)
+    if parts[0].ByteSize() > limits.MAX_FRAME_SIZE:
+        job.cancel()
+        message = f"the answer exceeds {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE): ask for fewer rows"
+        future.set_result(pb.ReadResult(id=part.id, status=pb.READ_STATUS_INVALID, message=message))
+    elif part.more:
+        job.resume()
+    else:
+        future.set_result(parts[0])

@@ -1,0 +1,263 @@
+"""The configuration of a node: a TOML file, environment variables `KVORUM_*`, flags; the later ones win.
+
+Every setting stands in one table, from which the file's keys, the variables' names and the flags are derived. What
+nobody knows is refused by name: a setting with a typing error that is silently ignored shows itself at the worst
+time.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvorum import limits
+from kvorum_raft.errors import ConfigurationError
+from kvorum_raft.seams import Member
+
+from .logs import FORMATS, LEVELS
+
+ENV_PREFIX = "KVORUM_"
+DEFAULT_CLIENT = "127.0.0.1:7401"
+DEFAULT_PEER = "127.0.0.1:7403"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of the file. `parse` takes the text of a variable or flag, or the file's value."""
+
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    help: str
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """A checked configuration. Times are milliseconds."""
+
+    node_id: str
+    data_dir: Path
+    client_listen: str
+    peer_listen: str
+    members: tuple[Member, ...]
+    election_timeout_min_ms: int
+    election_timeout_max_ms: int
+    heartbeat_ms: int
+    lease_ms: int
+    session_idle_ms: int
+    event_loop: str
+    log_level: str
+    log_format: str
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a text that is not empty")
+    return value.strip()
+
+
+def _milliseconds(value: Any) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 86_400_000:
+        raise ValueError("must be a whole number of milliseconds from 1 to 86400000")
+    return value
+
+
+def _choice(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def _address(value: Any) -> str:
+    text = _text(value)
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise ValueError(f"must be host:port, got {text!r}")
+    return text
+
+
+def _members(value: Any) -> tuple[Member, ...]:
+    """The file's `[[members]]`, or the text `id=peer/client,…`."""
+    if isinstance(value, str):
+        return tuple(_member_of_text(part) for part in value.split(",") if part.strip())
+    if not isinstance(value, list):
+        raise ValueError("must be a list: [[members]] with id, peer and client")
+    found = []
+    for number, row in enumerate(value, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"number {number} must be a table with id, peer and client")
+        for key in row:
+            if key not in ("id", "peer", "client"):
+                raise ValueError(
+                    f"number {number} has an unknown key {key!r}{_did_you_mean(key, ('id', 'peer', 'client'))}"
+                )
+        missing = [key for key in ("id", "peer", "client") if key not in row]
+        if missing:
+            raise ValueError(f"number {number} lacks {' and '.join(missing)}")
+        found.append(Member(_text(row["id"]), _address(row["peer"]), _address(row["client"])))
+    return tuple(found)
+
+
+def _member_of_text(text: str) -> Member:
+    node_id, equals, addresses = text.strip().partition("=")
+    peer, slash, client = addresses.partition("/")
+    if not (equals and slash and node_id):
+        raise ValueError(f"must be id=peer/client, e.g. n1=10.0.0.1:7403/10.0.0.1:7401, got {text.strip()!r}")
+    return Member(node_id, _address(peer), _address(client))
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("node_id", _text, None, "this node's id, one of the members'"),
+    Setting("data_dir", _text, None, "folder for log and state"),
+    Setting(
+        "client_listen", _address, None, "host:port to serve clients on (default: its member entry's client address)"
+    ),
+    Setting("peer_listen", _address, None, "host:port to serve peers on (default: its member entry's peer address)"),
+    Setting("members", _members, (), "all nodes, this one included: id=peer/client,…  ([[members]] in the file)"),
+    Setting("election_timeout_min_ms", _milliseconds, 500, "shortest time without a leader before a node campaigns"),
+    Setting("election_timeout_max_ms", _milliseconds, 1_000, "longest one"),
+    Setting("heartbeat_ms", _milliseconds, 100, "time between a leader's signs of life"),
+    Setting("lease_ms", _milliseconds, limits.DEFAULT_LEASE, "how long a lost consumer keeps its messages"),
+    Setting(
+        "session_idle_ms",
+        _milliseconds,
+        limits.SESSION_IDLE,
+        "a client's session is closed after so long without a connection",
+    ),
+    Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
+    Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),
+    Setting("log_format", _choice(*FORMATS), "text", "text (key=value) or json, one line an event"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> NodeConfig:
+    """Put together and check. `flags` maps setting names to texts. Raises ConfigurationError with one line."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values.update(_from_file(file))
+    values.update(_from_environment(environment))
+    for name, text in flags.items():
+        values[name] = _parse(_BY_NAME[name], text, _BY_NAME[name].flag)
+    for setting in SETTINGS:
+        values.setdefault(setting.name, setting.default)
+    for name in ("node_id", "data_dir"):
+        if values[name] is None:
+            setting = _BY_NAME[name]
+            raise ConfigurationError(
+                f"{name} is not set: use the file's key {name}, ${setting.variable} or {setting.flag}"
+            )
+    return _checked(values)
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as source:
+            table = tomllib.load(source)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
+    values = {}
+    for key, value in table.items():
+        if key not in _BY_NAME:
+            raise ConfigurationError(f"{file}: unknown key {key!r}{_did_you_mean(key, _BY_NAME)}")
+        values[key] = _parse(_BY_NAME[key], value, f"{file}: {key}")
+    if "data_dir" in values:
+        # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
+        values["data_dir"] = str(file.parent / values["data_dir"])
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    by_variable = {setting.variable: setting for setting in SETTINGS}
+    values = {}
+    for variable, text in environment.items():
+        if not variable.startswith(ENV_PREFIX):
+            continue
+        setting = by_variable.get(variable)
+        if setting is not None:
+            values[setting.name] = _parse(setting, text, f"${variable}")
+        elif difflib.get_close_matches(variable, by_variable, 1, 0.85):
+            # Others may use the prefix for their own ends ($KVORUM_URL is the client's); a near miss is a typing error.
+            raise ConfigurationError(f"unknown variable ${variable}{_did_you_mean(variable, by_variable)}")
+    return values
+
+
+def _parse(setting: Setting, value: Any, where: str) -> Any:
+    try:
+        return setting.parse(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{where} {error}") from None
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _checked(values: dict[str, Any]) -> NodeConfig:
+    node_id: str = values["node_id"]
+    members: tuple[Member, ...] = values["members"]
+    if not members:
+        members = (Member(node_id, values["peer_listen"] or DEFAULT_PEER, values["client_listen"] or DEFAULT_CLIENT),)
+    own = [member for member in members if member.node_id == node_id]
+    if not own:
+        ids = ", ".join(member.node_id for member in members)
+        raise ConfigurationError(f"node_id {node_id!r} is not among the members ({ids})")
+    _refuse_twins(members)
+    values = {**values, "members": members, "data_dir": Path(values["data_dir"])}
+    values["client_listen"] = values["client_listen"] or own[0].client_address
+    values["peer_listen"] = values["peer_listen"] or own[0].peer_address
+    if _same_place(values["client_listen"]) == _same_place(values["peer_listen"]):
+        raise ConfigurationError(f"client_listen and peer_listen are the same address: {values['client_listen']}")
+    low, high, beat = values["election_timeout_min_ms"], values["election_timeout_max_ms"], values["heartbeat_ms"]
+    if not beat * 3 < low < high:
+        raise ConfigurationError(
+            "timeouts must satisfy 3 × heartbeat_ms < election_timeout_min_ms < election_timeout_max_ms,"
+            f" got {beat}, {low}, {high}"
+        )
+    return NodeConfig(**values)
+
+
+def _refuse_twins(members: Sequence[Member]) -> None:
+    """A node that is listed twice, under one id or two, would vote twice."""
+    seen: dict[str, str] = {}
+    for member in members:
+        if member.node_id in seen.values():
+            raise ConfigurationError(f"node {member.node_id!r} is listed twice among the members")
+        for what, address in (("peer", member.peer_address), ("client", member.client_address)):
+            place = _same_place(address)
+            if seen.get(place) == member.node_id:
+                raise ConfigurationError(f"member {member.node_id!r} has one address for peers and clients: {address}")
+            if place in seen:
+                raise ConfigurationError(
+                    f"members {seen[place]!r} and {member.node_id!r} have the same address: {what} {address}"
+                )
+            seen[place] = member.node_id
+
+
+def _same_place(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{'127.0.0.1' if host.lower() == 'localhost' else host.lower()}:{port}"
+
+
+def listen_parts(address: str) -> tuple[str, int]:
+    """host:port or [v6]:port → (host, port)."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,391 @@
+"""Three nodes on this machine: for the demo, for tests, and to play with. Not for production: everything is lost with
+one disk.
+
+    python -m kvorum_node.dev_cluster up|status|kill N|start N|down [--dir .cluster]
+
+The folder holds everything: a configuration, a log file, a pid file and the data of each node, so that separate
+invocations can go on where an earlier one stopped. Synchronous on purpose, and without state of its own beyond the
+folder.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import grpc
+
+from kvorum._proto import kvorum_pb2 as pb
+
+HOST = "127.0.0.1"
+FIRST_PORT = 7401
+PORTS_PER_NODE = 10
+"""With fixed ports: node 1 has 7401 and 7403, node 2 7411 and 7413, …"""
+PATIENCE = 20.0
+"""Seconds that starting, electing and ending may take."""
+PAUSE = 0.02
+TAIL = 2_000
+"""Characters of a node's log shown when it has died."""
+
+
+class ClusterFailed(Exception):
+    """A node did not do what was asked; the message has the end of its log."""
+
+
+class DevCluster:
+    """See the module. Node numbers count from 0.
+
+    `ports` are (client, peer) for each node; free ones are taken by default. `settings` are further keys of the
+    nodes' configuration, e.g. `{"lease_ms": 1000}`. Both are used when the folder is new.
+    """
+
+    def __init__(
+        self,
+        base_dir: Path,
+        nodes: int = 3,
+        ports: Sequence[tuple[int, int]] | None = None,
+        settings: Mapping[str, int | str] | None = None,
+    ) -> None:
+        self.base_dir = Path(base_dir).absolute()
+        self.nodes = nodes
+        self._ports = list(ports) if ports is not None else None
+        self._settings = dict(settings or {})
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._channels: dict[int, grpc.Channel] = {}
+
+    # ---- what is where
+
+    def config(self, number: int) -> Path:
+        return self.base_dir / f"n{number + 1}.toml"
+
+    def log(self, number: int) -> Path:
+        return self.base_dir / f"n{number + 1}.log"
+
+    def data_dir(self, number: int) -> Path:
+        return self.base_dir / f"n{number + 1}"
+
+    def client_address(self, number: int) -> str:
+        """host:port."""
+        with self.config(number).open("rb") as source:
+            table = tomllib.load(source)
+        return str(table["client_listen"])
+
+    @property
+    def url(self) -> str:
+        """For `kvorum.open_kv`."""
+        return "kvorum://" + ",".join(self.client_address(number) for number in range(self.nodes))
+
+    def pid(self, number: int) -> int:
+        """Process id of a running node; 0 if it does not run."""
+        child = self._children.get(number)
+        if child is not None:
+            return child.pid if child.poll() is None else 0
+        try:
+            pid = int(self._pid_file(number).read_text())
+        except (OSError, ValueError):
+            return 0
+        return pid if self._is_ours(pid, number) else 0
+
+    # ---- life
+
+    def start_all(self) -> None:
+        """Write configurations unless they are there, start every node that does not run, wait until a leader serves.
+
+        Errors: ClusterFailed.
+        """
+        self.write_configs()
+        for number in range(self.nodes):
+            if not self.pid(number):
+                self._spawn(number)
+        self.leader()
+
+    def write_configs(self) -> None:
+        """Write what is missing."""
+        self.base_dir.mkdir(parents=True, exist_ok=True)
+        if all(self.config(number).exists() for number in range(self.nodes)):
+            return
+        ports = self._ports or _free_ports(self.nodes)
+        members = "".join(
+            f'\n[[members]]\nid = "n{number + 1}"\npeer = "{HOST}:{peer}"\nclient = "{HOST}:{client}"\n'
+            for number, (client, peer) in enumerate(ports)
+        )
+        extra = "".join(f"{key} = {_toml(value)}\n" for key, value in self._settings.items())
+        for number, (client, peer) in enumerate(ports):
+            own = f'node_id = "n{number + 1}"\ndata_dir = "n{number + 1}"\n'
+            own += f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n'
+            self.config(number).write_text(own + extra + members)
+
+    def start(self, number: int) -> None:
+        """Start a node and wait until it answers. Errors: ClusterFailed."""
+        if not self.pid(number):
+            self._spawn(number)
+        deadline = time.monotonic() + PATIENCE
+        while self._status(number) is None:
+            self._check_alive(number)
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"node {number + 1} does not answer:\n{self._tail(number)}")
+            time.sleep(PAUSE)
+
+    def kill(self, number: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._end(number, signal.SIGKILL)
+
+    def terminate(self, number: int) -> int | None:
+        """SIGTERM, and wait until it has ended. Returns its exit status if it is known."""
+        return self._end(number, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End every node in order; kill what does not end."""
+        running = [number for number in range(self.nodes) if self.pid(number)]
+        for number in running:
+            pid = self.pid(number)
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        for number in running:
+            try:
+                self._wait(number, PATIENCE / 2)
+            except ClusterFailed:
+                self.kill(number)
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    # ---- what they say
+
+    def leader(self, timeout: float = PATIENCE) -> int:
+        """Number of the node that leads and is acknowledged by a majority. Errors: ClusterFailed."""
+        deadline = time.monotonic() + timeout
+        while True:
+            for number in range(self.nodes):
+                if not self.pid(number) and self._children.get(number) is not None:
+                    self._check_expected(number)
+            found = self._agreed_leader()
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"node {number + 1}:\n{self._tail(number)}" for number in range(self.nodes))
+                raise ClusterFailed(f"no leader within {timeout:g} s\n{tails}")
+            time.sleep(PAUSE)
+
+    def peek(self, number: int) -> pb.StatusResponse | None:
+        """The node's status; None if it does not answer within a second."""
+        return self._status(number)
+
+    def status(self, number: int) -> pb.StatusResponse:
+        """Errors: ClusterFailed."""
+        answer = self._status(number)
+        if answer is None:
+            raise ClusterFailed(f"node {number + 1} does not answer:\n{self._tail(number)}")
+        return answer
+
+    def hashes(self) -> list[tuple[int, bytes]]:
+        """Applied index and content hash of each node. Errors: ClusterFailed."""
+        found = [self.status(number) for number in range(self.nodes)]
+        return [(answer.applied_index, answer.state_hash) for answer in found]
+
+    # ---- inside
+
+    def _agreed_leader(self) -> int | None:
+        """A node that says it leads, and that a majority, itself included, names in its term.
+
+        Others may name a dead one for a while.
+        """
+        answers = {number: answer for number in range(self.nodes) if (answer := self._status(number)) is not None}
+        for number, own in answers.items():
+            if own.role != "leader" or own.leader.node_id != own.node_id:
+                continue
+            followers = [other for other in answers.values() if other.leader == own.leader]
+            if len(followers) * 2 > self.nodes:
+                return number
+        return None
+
+    def _status(self, number: int) -> pb.StatusResponse | None:
+        if not self.pid(number):
+            return None
+        channel = self._channels.get(number)
+        if channel is None:
+            options = (
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 100),
+            )
+            channel = self._channels[number] = grpc.insecure_channel(self.client_address(number), options=options)
+        call = channel.unary_unary(
+            "/kvorum.v1.Kv/Status",
+            request_serializer=pb.StatusRequest.SerializeToString,
+            response_deserializer=pb.StatusResponse.FromString,
+        )
+        try:
+            answer: pb.StatusResponse = call(pb.StatusRequest(), timeout=1.0)
+        except grpc.RpcError:
+            return None
+        return answer
+
+    def _spawn(self, number: int) -> None:
+        with self.log(number).open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kvorum_node", "--config", str(self.config(number))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.base_dir,
+                # Ctrl-C in the terminal is for the program that owns the cluster; it ends its nodes in order.
+                start_new_session=True,
+            )
+        self._children[number] = child
+        self._pid_file(number).write_text(f"{child.pid}\n")
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            channel.close()
+
+    def _end(self, number: int, how: signal.Signals) -> int | None:
+        pid = self.pid(number)
+        if not pid:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, how)
+        return self._wait(number, PATIENCE)
+
+    def _wait(self, number: int, timeout: float) -> int | None:
+        child = self._children.get(number)
+        if child is not None:
+            try:
+                status = child.wait(timeout)
+            except subprocess.TimeoutExpired:
+                raise ClusterFailed(f"node {number + 1} does not end:\n{self._tail(number)}") from None
+            del self._children[number]
+            self._pid_file(number).unlink(missing_ok=True)
+            return status
+        deadline = time.monotonic() + timeout
+        while self.pid(number):
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"node {number + 1} does not end:\n{self._tail(number)}")
+            time.sleep(PAUSE)
+        self._pid_file(number).unlink(missing_ok=True)
+        return None
+
+    def _check_alive(self, number: int) -> None:
+        if not self.pid(number):
+            raise ClusterFailed(f"node {number + 1} has ended:\n{self._tail(number)}")
+
+    def _check_expected(self, number: int) -> None:
+        """A child that ended without being told to."""
+        status = self._children.pop(number).poll()
+        self._pid_file(number).unlink(missing_ok=True)
+        raise ClusterFailed(f"node {number + 1} has ended with status {status}:\n{self._tail(number)}")
+
+    def _tail(self, number: int) -> str:
+        try:
+            return self.log(number).read_text(errors="replace")[-TAIL:]
+        except OSError:
+            return "(no log)"
+
+    def _pid_file(self, number: int) -> Path:
+        return self.base_dir / f"n{number + 1}.pid"
+
+    def _is_ours(self, pid: int, number: int) -> bool:
+        """The pid may have been given to another program meanwhile."""
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return str(self.config(number)).encode() in command.split(b"\0")
+
+
+def _toml(value: int | str) -> str:
+    return str(value) if isinstance(value, int) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _free_ports(nodes: int) -> list[tuple[int, int]]:
+    """Ports that nobody listens on now. Held together until all are known, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(2 * nodes):
+            probe = stack.enter_context(socket.socket())
+            probe.bind((HOST, 0))
+            found.append(int(probe.getsockname()[1]))
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; node numbers count from 1."""
+    parser = argparse.ArgumentParser(prog="python -m kvorum_node.dev_cluster", description="Three nodes to play with.")
+    parser.add_argument("--dir", default=".cluster", help="folder for data, logs and pids (default: .cluster)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start all nodes")
+    commands.add_parser("status", help="show them")
+    for name, what in (("kill", "kill -9 a node"), ("start", "start a node again")):
+        commands.add_parser(name, help=what).add_argument("node", type=int, metavar="N")
+    commands.add_parser("down", help="end all nodes; --wipe removes their data").add_argument(
+        "--wipe", action="store_true"
+    )
+    options = parser.parse_args(arguments)
+    ports = [(FIRST_PORT + PORTS_PER_NODE * number, FIRST_PORT + 2 + PORTS_PER_NODE * number) for number in range(3)]
+    cluster = DevCluster(Path(options.dir), ports=ports)
+    try:
+        return _command(cluster, options)
+    except ClusterFailed as failure:
+        print(failure, file=sys.stderr)
+        return 1
+
+
+def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
+    if options.command == "up":
+        cluster.start_all()
+        print("three nodes are up. Try:\n")
+        for line in (
+            f"export KVORUM_URL={cluster.url}",
+            """kvorum set '["hello"]' '"world"'""",
+            """kvorum get '["hello"]'""",
+        ):
+            print(f"    {line}")
+        return 0
+    if not cluster.config(0).exists():
+        print(f"there is no cluster in {cluster.base_dir}; start one with: up", file=sys.stderr)
+        return 1
+    if options.command in ("kill", "start"):
+        number = options.node - 1
+        if not 0 <= number < cluster.nodes:
+            print(f"nodes are numbered 1 to {cluster.nodes}", file=sys.stderr)
+            return 2
+        if options.command == "kill":
+            cluster.kill(number)
+        else:
+            cluster.start(number)
+        print(f"node {options.node} {'is dead' if options.command == 'kill' else 'runs'}")
+    elif options.command == "down":
+        cluster.stop()
+        if options.wipe:
+            shutil.rmtree(cluster.base_dir)
+        print("all nodes have ended")
+    else:
+        _show(cluster)
+    return 0
+
+
+def _show(cluster: DevCluster) -> None:
+    for number in range(cluster.nodes):
+        pid = cluster.pid(number)
+        answer = cluster.peek(number)
+        if answer is None:
+            print(f"n{number + 1}  {'does not answer' if pid else 'down'}")
+        else:
+            print(
+                f"n{number + 1}  {answer.role:<9} pid {pid:<7} {cluster.client_address(number)}  term {answer.term}"
+                f"  applied {answer.applied_index}  hash {answer.state_hash.hex()[:12]}"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Ranges, read in one thread by slices (rules J1).
+
+A thousand cold rows of 64 KiB take seconds to fault in, so ranges are never read on the loop. One thread serves all
+lists in turn, a slice at a time: a slice is 256 rows or 256 KiB, whichever comes first, and after it the next list
+has its turn. Between slices a list waits, with its snapshot open, until its taker asks for more; so a slow reader
+holds one snapshot and no rows. A snapshot that has been held for too long is given up (LMDB cannot reuse pages while
+it lives) and the reader told to resume.
+
+The thread touches nothing but snapshots and the job in its hands; everything else happens on the loop.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from kvorum._proto import kvorum_pb2 as pb
+
+from .store import Snapshot, Store
+from .timers import Alarm
+
+SLICE_ROWS = 256
+SLICE_BYTES = 256 * 1024
+MAX_OPEN = 128
+"""Lists that are being served at a time; each holds one of LMDB's reader slots."""
+MAX_WAITING = 4_096
+MAX_AGE = 10.0
+"""Seconds that a list may hold its snapshot."""
+
+
+class ListJob:
+    """One read with ranges.
+
+    `taker` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
+    """
+
+    def __init__(self, reader: "ListReader", read: pb.Read, taker: "Callable[[ListJob, pb.ReadResult], None]") -> None:
+        self._reader = reader
+        self.read = read
+        self.taker = taker
+        self.snapshot: Snapshot | None = None
+        self.opened_at = 0.0
+        self.idle = False
+        """Its taker's turn; neither queued nor in the thread's hands."""
+        self.cancelled = False
+        self.too_old = False
+        self._position = 0
+        self._rows: Iterator[pb.KvEntry] | None = None
+
+    def resume(self) -> None:
+        self._reader.resume(self)
+
+    def cancel(self) -> None:
+        """Nothing more comes."""
+        self._reader.cancel(self)
+
+    def step(self, store: Store) -> pb.ReadResult:
+        """In the thread: the next slice."""
+        if self.snapshot is None:
+            self.snapshot = store.snapshot()
+        part = pb.ReadResult(id=self.read.id, status=pb.READ_STATUS_OK)
+        if self.too_old or self.cancelled:
+            part.status = pb.READ_STATUS_TOO_OLD
+            part.message = f"the list was read for more than {MAX_AGE:g} s: go on from the last key"
+            return part
+        ranges = self.read.ranges
+        for _ in ranges:
+            part.ranges.add()
+        rows = size = 0
+        while self._position < len(ranges):
+            if self._rows is None:
+                self._rows = self.snapshot.iter_range(ranges[self._position])
+            entries = part.ranges[self._position].entries
+            for entry in self._rows:
+                entries.append(entry)
+                rows += 1
+                size += len(entry.key) + len(entry.value) + 32
+                if rows >= SLICE_ROWS or size >= SLICE_BYTES:
+                    part.more = True
+                    return part
+            self._rows = None
+            self._position += 1
+        part.entries.extend(self.snapshot.get(key) for key in self.read.keys)
+        part.read_versionstamp = self.snapshot.versionstamp
+        return part
+
+    def release(self) -> None:
+        """In the thread, or when it has ended: close the snapshot."""
+        self._rows = None
+        if self.snapshot is not None:
+            self.snapshot.close()
+            self.snapshot = None
+
+
+class ListReader:
+    """The thread and its line. Start it on the loop that its takers run on."""
+
+    def __init__(self, store: Store, *, max_age: float = MAX_AGE) -> None:
+        self._store = store
+        self._max_age = max_age
+        self._jobs: queue.SimpleQueue[ListJob | None] = queue.SimpleQueue()
+        self._waiting: deque[ListJob] = deque()
+        self._open: set[ListJob] = set()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._alarm: Alarm | None = None
+        self._stopped = False
+        self._served = self._slices = self._too_old = 0
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._look_for_old)
+        self._thread = threading.Thread(target=self._run, name="kvorum-lists", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for the slice in its hands. Takers hear nothing more."""
+        self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+        for job in self._open:
+            job.release()
+        self._open.clear()
+        self._waiting.clear()
+
+    def submit(self, read: pb.Read, taker: Callable[[ListJob, pb.ReadResult], None]) -> ListJob | None:
+        """Take a read with ranges; None if too many wait."""
+        if self._stopped or len(self._waiting) >= MAX_WAITING:
+            return None
+        job = ListJob(self, read, taker)
+        if len(self._open) < MAX_OPEN:
+            self._begin(job)
+        else:
+            self._waiting.append(job)
+        return job
+
+    def resume(self, job: ListJob) -> None:
+        if job.idle and not self._stopped:
+            job.idle = False
+            self._jobs.put(job)
+
+    def cancel(self, job: ListJob) -> None:
+        job.cancelled = True
+        if job in self._open:
+            self.resume(job)
+        elif job in self._waiting:
+            self._waiting.remove(job)
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            "lists_open": len(self._open),
+            "lists_waiting": len(self._waiting),
+            "lists_served": self._served,
+            "list_slices": self._slices,
+            "lists_too_old": self._too_old,
+        }
+
+    def _begin(self, job: ListJob) -> None:
+        assert self._loop is not None and self._alarm is not None
+        job.opened_at = self._loop.time()
+        self._open.add(job)
+        self._alarm.set_no_later(self._max_age)
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        """The reader thread."""
+        loop = self._loop
+        assert loop is not None
+        while (job := self._jobs.get()) is not None:
+            part = job.step(self._store)
+            if not part.more:
+                job.release()
+            loop.call_soon_threadsafe(self._stepped, job, part)
+
+    def _stepped(self, job: ListJob, part: pb.ReadResult) -> None:
+        """On the loop: a slice is there."""
+        if self._stopped:
+            return
+        self._slices += 1
+        job.idle = part.more
+        if not part.more:
+            self._open.discard(job)
+            self._served += 1
+            self._too_old += job.too_old
+            while self._waiting and len(self._open) < MAX_OPEN:
+                self._begin(self._waiting.popleft())
+        if not job.cancelled:
+            job.taker(job, part)
+        elif part.more:
+            self.resume(job)
+
+    def _look_for_old(self) -> None:
+        """Give up the snapshots of readers that do not come back for more."""
+        assert self._loop is not None and self._alarm is not None
+        oldest = None
+        limit = self._loop.time() - self._max_age
+        for job in self._open:
+            if job.opened_at <= limit:
+                job.too_old = True
+                self.resume(job)
+            elif oldest is None or job.opened_at < oldest:
+                oldest = job.opened_at
+        if oldest is not None:
+            self._alarm.set(oldest - limit + 0.01)
+        elif self._open:
+            self._alarm.set(1.0)

@@ -1,0 +1,51 @@
+"""Structured logs on stderr: one line an event, as `key=value` or JSON."""
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+Format = Literal["text", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS: tuple[Format, ...] = ("text", "json")
+
+
+class LineFormatter(logging.Formatter):
+    """Every record becomes exactly one line, whatever its message holds."""
+
+    def __init__(self, node_id: str, style: Format) -> None:
+        super().__init__()
+        self._node_id = node_id
+        self._shape = style
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        fields = {
+            "time": moment,
+            "level": record.levelname.lower(),
+            "node": self._node_id,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        if self._shape == "json":
+            return json.dumps(fields, ensure_ascii=False)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+
+
+def set_up(node_id: str, level: str, style: Format) -> None:
+    """Send the whole process's logs to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(node_id, style))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Their chatter is ours only when it is bad.
+    logging.getLogger("grpc").setLevel("WARNING")
+    logging.getLogger("asyncio").setLevel("WARNING")
+
+
+def _quoted(value: str) -> str:
+    return value if value and not set(value) & set(' "=\n\r\t\\') else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,176 @@
+"""The process of a node: `python -m kvorum_node --config FILE`, or `kvorum node --config FILE`.
+
+Exit status: 0 ended on request; 78 refused to start (one line says why); 70 stopped by a fault of the disk or the
+state.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum._version import __version__
+from kvorum.errors import KvorumError
+from kvorum_raft.errors import ConfigurationError, RaftFault
+
+from . import logs
+from .config import SETTINGS, NodeConfig, listen_parts, load
+
+EXIT_FAULT = 70
+EXIT_REFUSED = 78
+STOP_PATIENCE = 10.0
+"""Seconds that an orderly end may take."""
+
+logger = logging.getLogger("kvorum.node")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT. Returns the exit status."""
+    options = vars(_parser().parse_args(arguments))
+    file = options.pop("config")
+    flags = {name: text for name, text in options.items() if text is not None}
+    try:
+        config = load(None if file is None else Path(file), os.environ, flags)
+        logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
+        check_ports(config)
+        prepare_folder(config.data_dir)
+        return _run(lambda: serve(config), config.event_loop)
+    except RaftFault as fault:
+        return _refuse(fault, EXIT_FAULT)
+    except (ConfigurationError, KvorumError, OSError) as error:
+        return _refuse(error, EXIT_REFUSED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvorum node",
+        description="Run one node of a cluster. Settings come from the file, $KVORUM_… variables and flags;"
+        " the later ones win.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the settings below as keys")
+    parser.add_argument("--version", action="version", version=__version__)
+    for setting in SETTINGS:
+        parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"))
+    return parser
+
+
+def _refuse(error: Exception, status: int) -> int:
+    line = " ".join(str(error).split())
+    print(f"kvorum node: {line}", file=sys.stderr, flush=True)
+    return status
+
+
+def _run(make: Callable[[], Coroutine[Any, Any, int]], event_loop: str) -> int:
+    """On uvloop where it can be had: a third more throughput; nothing depends on it."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if event_loop != "asyncio":
+        try:
+            import uvloop
+
+            factory = uvloop.new_event_loop
+        except ImportError:
+            if event_loop == "uvloop":
+                raise ConfigurationError("event_loop is uvloop, which is not installed") from None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(make())
+
+
+def check_ports(config: NodeConfig) -> None:
+    """Find out before anything is started whether the ports can be had. Raises ConfigurationError, naming the port."""
+    for what, address in (("client", config.client_listen), ("peer", config.peer_listen)):
+        host, port = listen_parts(address)
+        try:
+            family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+                # Binding beside a socket that is not listening yet succeeds; listening does not.
+                probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                reason = f"port {port} is taken by another process"
+            else:
+                reason = error.strerror or str(error)
+            raise ConfigurationError(f"cannot listen for {what}s on {address}: {reason}") from None
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the data folder. Raises ConfigurationError if it cannot be one."""
+    if (folder / "FORMAT").exists() or (folder / "data.mdb").exists():
+        raise ConfigurationError(f"{folder} is an embedded database, not the folder of a node")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from None
+
+
+async def serve(config: NodeConfig) -> int:
+    """Run a node until it is told to end."""
+    # Heavy imports wait until the configuration is known to be good.
+    from kvorum_raft import RaftConfig, RaftNode, Timing
+
+    from .api.server import ApiServer
+    from .service import NodeService, ServiceSettings
+    from .store import DATA_VERSION, Store, StoreFault
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+
+    def first_payload(cluster_id: bytes) -> bytes:
+        batch = pb.Batch(data_version=DATA_VERSION)
+        batch.commands.add().init_cluster.cluster_id = cluster_id
+        return batch.SerializeToString()
+
+    timing = Timing(
+        election_min=config.election_timeout_min_ms / 1000,
+        election_max=config.election_timeout_max_ms / 1000,
+        heartbeat=config.heartbeat_ms / 1000,
+    )
+    lease = config.lease_ms / 1000
+    settings = ServiceSettings(
+        lease=lease, session_idle=config.session_idle_ms / 1000, max_election_timeout=timing.election_max
+    )
+    try:
+        store = Store.open(config.data_dir / "state", durable=False)
+    except StoreFault as fault:
+        raise RaftFault(str(fault)) from fault
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(store.close)
+        raft = RaftNode(
+            RaftConfig(config.node_id, list(config.members), config.data_dir, listen=config.peer_listen, timing=timing),
+            store,
+            first_payload=first_payload,
+        )
+        service = NodeService(store, raft, loop, settings)
+        # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
+        # of life.
+        api = ApiServer(service, config.node_id, config.client_listen, keepalive=min(5.0, max(0.5, lease / 4)))
+        await service.start()
+        stack.push_async_callback(service.stop)
+        await api.start()
+        stack.push_async_callback(api.stop)
+        logger.info(
+            "serving clients on %s, peers on %s, version %s", config.client_listen, config.peer_listen, __version__
+        )
+        # What start-up left behind lives for ever: the collector need not walk it in the middle of an election.
+        gc.collect()
+        gc.freeze()
+        await ended.wait()
+        logger.info("ending")
+        # Whatever hangs must not keep an operator from restarting: what was acknowledged is in the log.
+        loop.call_later(STOP_PATIENCE, os._exit, EXIT_FAULT)
+    logger.info("ended")
+    return 0

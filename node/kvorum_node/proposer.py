@@ -1,0 +1,260 @@
+"""Group commit: the commands of all connections become few Raft entries.
+
+An entry costs a log sync and a round of messages whatever stands in it, so the proposer never has more than a few
+entries in flight: what arrives meanwhile waits, and the next entry takes all of it. Batches therefore grow under load
+by themselves, without a timer that would delay a single caller.
+
+Commands are kept as the bytes that will stand in the entry. A connection's whole WriteGroup is one command and one
+callback, never one for each write. Rejected: one future per write (two thirds of a batch's cost were futures,
+measured); building a `pb.Batch` (it copies each group twice).
+
+The house's own commands (leases, releases, sweeps, sessions) wait in a line of their own that goes first: writes that
+fill the queue must not keep messages from being handed out or released.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.errors import NotLeader, Overloaded, RaftError, UnknownOutcome
+from kvorum_raft.seams import Applied, Consensus
+
+from .timers import Timers
+
+DATA_VERSION = 1
+"""Apply semantics that commands built here rely on."""
+
+Done = Callable[[Any, RaftError | None], None]
+"""Called once, on the loop: with the command's output from apply, or with what went wrong."""
+
+_HEADER = pb.Batch(data_version=DATA_VERSION).SerializeToString()
+_TAG_COMMAND = b"\x12"  # Batch.commands
+_TAG_WRITES = b"\x0a"  # Command.writes
+
+
+def varint(number: int) -> bytes:
+    """Protobuf's base-128 number."""
+    if number < 128:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 128:
+        out.append((number & 127) | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A command on its way into the log."""
+
+    data: bytes
+    """The serialised Command with its tag and length, as it stands in a Batch."""
+    on_done: Done
+    commits: int = 1
+    """Numbers that it takes in its entry."""
+    weight: int = 1
+    """Operations that apply carries out for it, about."""
+    enqueues: dict[str, int] | None = None
+    """Messages that are ready at once, by queue."""
+
+
+def proposal(command: pb.Command, on_done: Done, *, weight: int = 1) -> Proposal:
+    """Wrap one of the node's own commands."""
+    data = command.SerializeToString()
+    return Proposal(_TAG_COMMAND + varint(len(data)) + data, on_done, weight=weight)
+
+
+def write_proposal(
+    group: bytes, on_done: Done, *, commits: int, weight: int, enqueues: dict[str, int] | None = None
+) -> Proposal:
+    """Wrap a serialised WriteGroup."""
+    inner = _TAG_WRITES + varint(len(group))
+    return Proposal(
+        b"".join((_TAG_COMMAND, varint(len(inner) + len(group)), inner, group)), on_done, commits, weight, enqueues
+    )
+
+
+def outcome_of(error: RaftError) -> "pb.Outcome":
+    """What a writer is told about an attempt that ended with this error."""
+    if isinstance(error, Overloaded):
+        return pb.OUTCOME_OVERLOADED
+    # Discarded: certainly not applied, and whoever replaced the entry leads now.
+    return pb.OUTCOME_NOT_LEADER if error.definite else pb.OUTCOME_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerLimits:
+    """Bounds of one proposer."""
+
+    in_flight: int = 2
+    entry_commits: int = limits.MAX_ENTRY_COMMITS
+    entry_size: int = limits.MAX_ENTRY_SIZE
+    entry_weight: int = 512
+    """Operations in one entry, so that applying it stays within a few milliseconds; one larger commit stands alone."""
+    queued_weight: int = 65_536
+    queued_bytes: int = 64 * 1_048_576
+    urgent: int = 8_192
+    """Waiting commands of the node's own."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """Waiting proposals and their sums."""
+
+    waiting: deque[Proposal] = field(default_factory=deque)
+    weight: int = 0
+    size: int = 0
+
+    def push(self, item: Proposal) -> None:
+        self.waiting.append(item)
+        self.weight += item.weight
+        self.size += len(item.data)
+
+    def pop(self) -> Proposal:
+        item = self.waiting.popleft()
+        self.weight -= item.weight
+        self.size -= len(item.data)
+        return item
+
+
+class Proposer:
+    """Collects commands into entries. One loop; `companions` may add commands to an entry that makes messages ready."""
+
+    def __init__(
+        self,
+        consensus: Consensus,
+        timers: Timers,
+        *,
+        bounds: ProposerLimits | None = None,
+        companions: Callable[[dict[str, int]], list[Proposal]] | None = None,
+    ) -> None:
+        self._consensus = consensus
+        self._timers = timers
+        self._bounds = bounds or ProposerLimits()
+        self._companions = companions
+        self._urgent = _Line()
+        self._line = _Line()
+        self._in_flight = 0
+        self._scheduled = False
+        self._stopped = False
+        self._entries = self._commands = self._commits = self._refused = 0
+
+    def submit(self, item: Proposal, *, urgent: bool = False) -> None:
+        """Take a command. `on_done` may be called before this returns: Overloaded when too much waits, NotLeader
+        when the node stops.
+        """
+        if self._stopped:
+            item.on_done(None, NotLeader("the node stops"))
+            return
+        bounds = self._bounds
+        line = self._urgent if urgent else self._line
+        if urgent:
+            full = len(line.waiting) >= bounds.urgent
+        else:
+            full = line.weight + item.weight > bounds.queued_weight or line.size + len(item.data) > bounds.queued_bytes
+        if full and line.waiting:
+            self._refused += 1
+            item.on_done(None, Overloaded("too many commands wait to be proposed"))
+            return
+        line.push(item)
+        if not self._scheduled and self._in_flight < bounds.in_flight:
+            # Not at once: the other frames that arrived in this turn of the loop shall ride in the same entry.
+            self._scheduled = True
+            self._timers.call_soon(self._flush)
+
+    def stop(self) -> None:
+        """Refuse what waits and what comes. Entries in flight are answered by the consensus layer's own stop."""
+        self._stopped = True
+        self._fail_waiting(NotLeader("the node stops"))
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            "proposer_entries": self._entries,
+            "proposer_commands": self._commands,
+            "proposer_commits": self._commits,
+            "proposer_refused": self._refused,
+            "proposer_waiting": self._line.weight + self._urgent.weight,
+            "proposer_in_flight": self._in_flight,
+        }
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._in_flight < self._bounds.in_flight and (self._urgent.waiting or self._line.waiting):
+            batch = self._next_batch()
+            try:
+                future = self._consensus.propose(b"".join([_HEADER, *[item.data for item in batch]]))
+            except (NotLeader, Overloaded) as error:
+                for item in batch:
+                    item.on_done(None, error)
+                if isinstance(error, NotLeader):
+                    self._fail_waiting(error)
+                continue
+            self._in_flight += 1
+            self._entries += 1
+            self._commands += len(batch)
+            future.add_done_callback(partial(self._finished, batch))
+
+    def _next_batch(self) -> list[Proposal]:
+        bounds = self._bounds
+        batch: list[Proposal] = []
+        commits = size = weight = 0
+        enqueues: dict[str, int] = {}
+        for line in (self._urgent, self._line):
+            while line.waiting:
+                item = line.waiting[0]
+                if batch and (
+                    commits + item.commits > bounds.entry_commits
+                    or size + len(item.data) > bounds.entry_size
+                    or weight + item.weight > bounds.entry_weight
+                ):
+                    break
+                batch.append(line.pop())
+                commits += item.commits
+                size += len(item.data)
+                weight += item.weight
+                if item.enqueues:
+                    for queue, count in item.enqueues.items():
+                        enqueues[queue] = enqueues.get(queue, 0) + count
+        if enqueues and self._companions is not None:
+            # A lease is a few dozen bytes and takes one number; the entry's bounds leave that much room.
+            extra = self._companions(enqueues)
+            batch += extra[: max(0, bounds.entry_commits - commits)]
+            for item in extra[max(0, bounds.entry_commits - commits) :]:
+                item.on_done(None, Overloaded("the entry is full"))
+        self._commits += commits
+        return batch
+
+    def _finished(self, batch: list[Proposal], future: "asyncio.Future[Applied]") -> None:
+        self._in_flight -= 1
+        # The next entry leaves before the answers are written, so that disks and peers work meanwhile.
+        self._flush()
+        error = _error_of(future)
+        if error is not None:
+            for item in batch:
+                item.on_done(None, error)
+            return
+        outputs = future.result().result.outputs
+        if len(outputs) != len(batch):
+            raise AssertionError(f"{len(batch)} commands proposed, {len(outputs)} outputs applied")
+        for item, output in zip(batch, outputs, strict=True):
+            item.on_done(output, None)
+
+    def _fail_waiting(self, error: RaftError) -> None:
+        for line in (self._urgent, self._line):
+            while line.waiting:
+                line.pop().on_done(None, error)
+
+
+def _error_of(future: "asyncio.Future[Applied]") -> RaftError | None:
+    if future.cancelled():
+        return UnknownOutcome("the node stops")
+    error = future.exception()
+    if error is None or isinstance(error, RaftError):
+        return error
+    raise error

@@ -1,0 +1,240 @@
+"""Reads: who may be answered from the local state, when, and with what.
+
+Strong reads wait at the barrier, together. Reads that name the newest versionstamp their client has seen wait until
+it is applied here. Point reads are then served on the loop, many from one snapshot, in slices; reads with ranges go
+to the list thread.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.errors import Overloaded, RaftError
+
+from .barrier import Barrier
+from .lists import ListJob, ListReader
+from .store import Store
+from .timers import Alarm, Timers
+
+SLICE_KEYS = 256
+"""Keys read in one callback: about 2 ms."""
+MAX_WAITING = 65_536
+"""Reads that may be under way."""
+MAX_BYTES = 64 * 1_048_576
+"""Bytes of their requests."""
+MAX_WAIT = 5.0
+"""Seconds that a read waits for a versionstamp to be applied here."""
+
+Reply = Callable[[pb.ReadResult], None]
+Taker = Callable[[ListJob, pb.ReadResult], None]
+
+
+class PendingRead:
+    """A read and where its answer goes: `reply` takes a whole answer, `taker` the slices of a list.
+
+    `has_room` is asked just before a point read is served; False means that its owner keeps it, to hand it to
+    `Reads.resume` when there is room for its answer. The later it is served the newer the state it shows, so nothing
+    is lost by that.
+    """
+
+    __slots__ = ("deadline", "has_room", "job", "read", "reply", "size", "taker")
+
+    def __init__(
+        self, read: pb.Read, reply: Reply, taker: Taker, has_room: "Callable[[PendingRead], bool] | None" = None
+    ) -> None:
+        self.read = read
+        self.reply = reply
+        self.taker = taker
+        self.has_room = has_room
+        self.size = 0
+        self.deadline = 0.0
+        self.job: ListJob | None = None
+
+
+class Reads:
+    """All reads of a node."""
+
+    def __init__(
+        self, store: Store, barrier: Barrier, lists: ListReader, timers: Timers, *, max_wait: float = MAX_WAIT
+    ) -> None:
+        self._store = store
+        self._barrier = barrier
+        self._lists = lists
+        self._timers = timers
+        self._max_wait = max_wait
+        self._under_way = self._bytes = 0
+        self._ready: deque[PendingRead] = deque()
+        self._serving = False
+        self._behind: list[tuple[int, int, PendingRead]] = []
+        """Heap of reads whose versionstamp is not applied yet: (index, tie, read)."""
+        self._tie = 0
+        self._overdue = Alarm(timers, self._drop_overdue)
+        self._served = 0
+
+    def submit(self, items: Sequence[PendingRead]) -> None:
+        """Take the reads of a frame; answers may come before this returns."""
+        strong: list[PendingRead] = []
+        for item in items:
+            problem = check_read(item.read)
+            if problem:
+                _refuse(item, pb.READ_STATUS_INVALID, problem)
+            elif self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES:
+                _refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
+            else:
+                self._under_way += 1
+                item.size = item.read.ByteSize()
+                self._bytes += item.size
+                if self._needs_barrier(item.read):
+                    strong.append(item)
+                else:
+                    self._when_applied(item)
+        if strong:
+            self._barrier.wait(lambda error: self._passed(strong, error))
+        self._serve_soon()
+
+    def resume(self, items: Sequence[PendingRead]) -> None:
+        """Serve reads whose owner had no room for their answers."""
+        self._ready.extend(items)
+        self._serve_soon()
+
+    def forget(self, items: Sequence[PendingRead]) -> None:
+        """Reads whose owner had no room, and is gone."""
+        for item in items:
+            self._leave(item)
+
+    def applied(self, index: int) -> None:
+        """The state has moved on."""
+        behind = self._behind
+        if not behind:
+            return
+        while behind and behind[0][0] <= index:
+            self._ready.append(heapq.heappop(behind)[2])
+        self._serve_soon()
+
+    def stop(self) -> None:
+        """Answer what waits for a versionstamp. The barrier and the lists are stopped by their owner."""
+        self._overdue.cancel()
+        for _, _, item in self._behind:
+            self._leave(item)
+            _refuse(item, pb.READ_STATUS_NO_LEADER, "the node stops")
+        self._behind.clear()
+
+    def statistics(self) -> dict[str, float]:
+        return {"reads_served": self._served, "reads_under_way": self._under_way, "reads_behind": len(self._behind)}
+
+    def _leave(self, item: PendingRead) -> None:
+        self._under_way -= 1
+        self._bytes -= item.size
+
+    def _needs_barrier(self, read: pb.Read) -> bool:
+        if read.consistency == pb.CONSISTENCY_EVENTUAL:
+            return False
+        if read.consistency == pb.CONSISTENCY_BOUNDED:
+            return self._barrier.fresh_at < self._timers.time() - read.max_age_ms / 1000
+        return True
+
+    def _passed(self, items: Sequence[PendingRead], error: RaftError | None) -> None:
+        if error is None:
+            for item in items:
+                self._when_applied(item)
+            self.serve()
+            return
+        status = pb.READ_STATUS_OVERLOADED if isinstance(error, Overloaded) else pb.READ_STATUS_NO_LEADER
+        for item in items:
+            self._leave(item)
+            _refuse(item, status, str(error))
+
+    def _when_applied(self, item: PendingRead) -> None:
+        least = item.read.min_versionstamp
+        if least:
+            index = int.from_bytes(least[:8], "big") - self._store.stamp_base
+            if index > self._store.applied_index:
+                self._tie += 1
+                item.deadline = self._timers.time() + self._max_wait
+                heapq.heappush(self._behind, (index, self._tie, item))
+                self._overdue.set_no_later(self._max_wait)
+                return
+        self._ready.append(item)
+
+    def _drop_overdue(self) -> None:
+        now = self._timers.time()
+        late = [entry for entry in self._behind if entry[2].deadline <= now]
+        self._behind = [entry for entry in self._behind if entry[2].deadline > now]
+        heapq.heapify(self._behind)
+        for _, _, item in late:
+            self._leave(item)
+            _refuse(
+                item,
+                pb.READ_STATUS_NO_LEADER,
+                "this node has not caught up with the newest state that the client has seen",
+            )
+        if self._behind:
+            self._overdue.set(min(entry[2].deadline for entry in self._behind) - now)
+
+    def _serve_soon(self) -> None:
+        if self._ready and not self._serving:
+            self._serving = True
+            self._timers.call_soon(self._serve_next)
+
+    def _serve_next(self) -> None:
+        self._serving = False
+        self.serve()
+
+    def serve(self) -> None:
+        """Answer a slice of what is ready, without waiting for the loop's next turn."""
+        ready = self._ready
+        if not ready:
+            return
+        left = SLICE_KEYS
+        with self._store.snapshot() as snapshot:
+            stamp = snapshot.versionstamp
+            while ready and left > 0:
+                item = ready.popleft()
+                read = item.read
+                if not read.ranges and item.has_room is not None and not item.has_room(item):
+                    continue
+                self._leave(item)
+                if read.ranges:
+                    item.job = self._lists.submit(read, item.taker)
+                    if item.job is None:
+                        _refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
+                    continue
+                answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
+                keys = read.keys
+                add = answer.entries.append
+                for key in keys:
+                    add(snapshot.get(key))
+                left -= len(keys) or 1
+                self._served += 1
+                item.reply(answer)
+        self._serve_soon()
+
+
+def check_read(read: pb.Read) -> str:
+    """What is wrong with a read; empty if nothing."""
+    keys, ranges = read.keys, read.ranges
+    parts = len(keys) + len(ranges)
+    if parts > limits.MAX_READ_RANGES:
+        return f"a read has at most {limits.MAX_READ_RANGES} keys and ranges (MAX_READ_RANGES), got {parts}"
+    for key in keys:
+        if len(key) > limits.MAX_READ_KEY_SIZE:
+            return f"a key has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {len(key):,}"
+    total = len(keys)
+    for selected in ranges:
+        if not selected.limit:
+            return "the limit of a range must be greater than 0"
+        total += selected.limit
+        longest = max(len(selected.start), len(selected.end))
+        if longest > limits.MAX_READ_KEY_SIZE:
+            return f"a range bound has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {longest:,}"
+    if total > limits.MAX_READ_ENTRIES:
+        return f"a read asks for at most {limits.MAX_READ_ENTRIES:,} rows (MAX_READ_ENTRIES), got {total:,}"
+    if len(read.min_versionstamp) not in (0, 10):
+        return f"a versionstamp has 10 bytes, got {len(read.min_versionstamp)}"
+    return ""
+
+
+def _refuse(item: PendingRead, status: "pb.ReadStatus", message: str) -> None:
+    item.reply(pb.ReadResult(id=item.read.id, status=status, message=message))

@@ -1,0 +1,272 @@
+"""A node's inside: state, consensus and everything that lives between them. The gRPC API and the embedded store are
+two faces of it.
+
+It owns no threads and no sockets of its own; what it is given (store, consensus, timers) decides whether it is a
+replica or a database in a program's process.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.errors import RaftError
+from kvorum_raft.seams import Applied, Consensus, Member
+
+from .admission import admit, refuse_all
+from .barrier import Barrier
+from .lag import LoopLag
+from .lists import ListReader
+from .proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, write_proposal
+from .queue import Delivery
+from .reads import Reads
+from .sessions import SessionKeeper
+from .store import Store
+from .sweeper import Sweeper
+from .timers import Alarm, Timers
+from .watches import ChangeHub, Watch
+
+logger = logging.getLogger("kvorum.node")
+
+Answer = Callable[[pb.ResultGroup], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Times are seconds."""
+
+    lease: float = limits.DEFAULT_LEASE / 1000
+    session_idle: float = limits.SESSION_IDLE / 1000
+    max_election_timeout: float = 1.0
+    read_patience: float = 5.0
+    """How long a strong read waits for the leader to confirm itself."""
+    proposer: ProposerLimits = field(default_factory=ProposerLimits)
+
+
+class NodeService:
+    """See the module. Callbacks come on the loop, possibly before the call that they answer returns."""
+
+    def __init__(
+        self, store: Store, consensus: Consensus, timers: Timers, settings: ServiceSettings | None = None
+    ) -> None:
+        self.settings = settings = settings or ServiceSettings()
+        self.store = store
+        self.consensus = consensus
+        self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
+        self.proposer = Proposer(consensus, timers, bounds=settings.proposer, companions=self.delivery.companions)
+        self.delivery.attach(self.proposer)
+        self.hub = ChangeHub(store)
+        self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
+        self.lists = ListReader(store)
+        self.reads = Reads(store, self.barrier, self.lists, timers)
+        self.sweeper = Sweeper(store, consensus, self.proposer, timers)
+        self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
+        self.lag = LoopLag(timers)
+        self._leading = False
+        self._leader: Member | None = None
+        self._leader_message = pb.Leader()
+        self._leader_known_alarm = Alarm(timers, self._leaderless)
+        self._leader_listeners: list[Callable[[], None]] = []
+        self._started = False
+        consensus.on_applied(self._applied)
+        consensus.on_leadership(self._leadership)
+
+    async def start(self) -> None:
+        self.lists.start()
+        self.lag.start()
+        self._started = True
+        self._leader_known_alarm.set(3 * self.settings.max_election_timeout)
+        await self.consensus.start()
+        # A consensus layer that knew its leader at once has nothing to announce.
+        self._leadership(self.consensus.is_leader)
+
+    async def stop(self) -> None:
+        """End everything that waits, truthfully, then the consensus layer. The store stays open: it is the caller's."""
+        if not self._started:
+            return
+        self._started = False
+        self.lag.stop()
+        self._leader_known_alarm.cancel()
+        self.proposer.stop()
+        self.hub.end_all("the node stops")
+        self.reads.stop()
+        await self.barrier.stop()
+        await self.consensus.stop()
+        self._set_office(leading=False)
+        self.lists.stop()
+
+    # ---- writes
+
+    def write(self, group: pb.WriteGroup, answer: Answer) -> None:
+        """Commit a group. `answer` is called once or several times; each write is answered once."""
+        parts, refused = admit(group)
+        if refused:
+            answer(pb.ResultGroup(session=group.session, results=refused))
+        for part in parts:
+            self.proposer.submit(
+                write_proposal(
+                    part.data,
+                    partial(_written, part.group, answer),
+                    commits=part.commits,
+                    weight=part.weight,
+                    enqueues=part.enqueues,
+                )
+            )
+
+    def open_session(self, client: str, answer: Callable[[bytes, RaftError | None], None]) -> None:
+        """Open a session; `answer` gets its id, 10 bytes, or b"" if there are too many."""
+        command = pb.Command(open_session=pb.OpenSession(client=client))
+        self.proposer.submit(proposal(command, partial(self._session_opened, answer)), urgent=True)
+
+    def submit(self, command: pb.Command, done: Callable[[Any, RaftError | None], None]) -> None:
+        """Propose one of the node's own commands."""
+        item: Proposal = proposal(command, done)
+        self.proposer.submit(item, urgent=True)
+
+    # ---- connections
+
+    def connected(self, session: bytes) -> None:
+        self.sessions.connected(session)
+        self.delivery.connected(session)
+
+    def disconnected(self, session: bytes) -> None:
+        self.sessions.disconnected(session)
+        self.delivery.disconnected(session)
+
+    # ---- watches
+
+    def watch(self, keys: list[bytes], notify: Callable[[Watch], None]) -> Watch:
+        """Watch keys; the first snapshot holds everything that was committed before this call.
+
+        End it with `hub.remove`.
+        """
+        watch = self.hub.add(keys, notify)
+        self.barrier.wait(partial(self._watch_ready, watch))
+        return watch
+
+    def _watch_ready(self, watch: Watch, error: RaftError | None) -> None:
+        if error is None:
+            watch.begin()
+        else:
+            self.hub.remove(watch)
+            watch.end(str(error))
+
+    # ---- leadership
+
+    @property
+    def leader(self) -> pb.Leader:
+        """Who leads, for clients: without a node while nobody does, and while this node leads but cannot serve yet."""
+        return self._leader_message
+
+    def _look_for_leader(self) -> pb.Leader:
+        consensus = self.consensus
+        member, status = consensus.leader, consensus.status()
+        if member is None or (member.node_id == status.node_id and not consensus.is_leader):
+            return pb.Leader(term=status.term)
+        return pb.Leader(node_id=member.node_id, address=member.client_address, term=status.term)
+
+    def on_leader(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call back when `leader` changes. Returns how to stop that."""
+        self._leader_listeners.append(listener)
+        return lambda: self._leader_listeners.remove(listener)
+
+    def statistics(self) -> dict[str, float]:
+        figures: dict[str, float] = dict(self.store.statistics())
+        for part in (
+            self.proposer,
+            self.delivery,
+            self.hub,
+            self.barrier,
+            self.lists,
+            self.reads,
+            self.sweeper,
+            self.sessions,
+            self.lag,
+        ):
+            figures.update(part.statistics())
+        return figures
+
+    # ---- news of the consensus layer
+
+    def _applied(self, applied: Applied) -> None:
+        result = applied.result
+        if result is not None:
+            if result.changed_keys:
+                self.hub.applied(result.changed_keys)
+            if result.earliest_expiry_ms is not None:
+                self.sweeper.expires(result.earliest_expiry_ms)
+            if result.granted or result.ended or result.ready:
+                self.delivery.applied(result)
+            if result.closed_sessions:
+                self.sessions.closed(result.closed_sessions)
+        self.reads.applied(applied.index)
+
+    def _leadership(self, leading: bool) -> None:
+        if not self._started:
+            return
+        self._set_office(leading=leading)
+        leader = self.consensus.leader
+        if leader is None:
+            if self._leader is not None or not self._leader_known_alarm.is_set:
+                self._leader_known_alarm.set(3 * self.settings.max_election_timeout)
+        else:
+            self._leader_known_alarm.cancel()
+        self._leader = leader
+        self._leader_message = self._look_for_leader()
+        for listener in list(self._leader_listeners):
+            listener()
+
+    def _set_office(self, *, leading: bool) -> None:
+        if leading == self._leading:
+            return
+        self._leading = leading
+        logger.info("this node %s", "leads" if leading else "does not lead any more")
+        for part in (self.sweeper, self.sessions, self.delivery):
+            if leading:
+                part.took_office()
+            else:
+                part.left_office()
+
+    def _leaderless(self) -> None:
+        """No leader for three maximum election timeouts: what this node shows may be old for long (rules E2)."""
+        if self.consensus.leader is None:
+            self.hub.end_all("this node has lost contact with the leader")
+
+    def _session_opened(
+        self, answer: Callable[[bytes, RaftError | None], None], session: Any, error: RaftError | None
+    ) -> None:
+        if error is None:
+            self.sessions.opened(session)
+            answer(session, None)
+        else:
+            answer(b"", error)
+
+
+def _written(group: pb.WriteGroup, answer: Answer, results: Any, error: RaftError | None) -> None:
+    if error is None:
+        answer(results)
+    else:
+        answer(refuse_all(group, outcome_of(error), str(error)))
+
+
+async def settle_down(service: NodeService, command: pb.Command) -> Any:
+    """Propose a command and wait for its output; raises what went wrong."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(output: Any, error: RaftError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(output)
+        else:
+            future.set_exception(error)
+
+    service.submit(command, done)
+    return await future
+
+
+__all__ = ["NodeService", "ServiceSettings", "settle_down"]

@@ -1,0 +1,120 @@
+"""Key watches: snapshots of a few keys, the newest at once and then whenever one of them was touched.
+
+A watch holds no events. An applied entry marks the watches of its keys as dirty, and whoever serves a watch *takes*
+its snapshot when it can send one. So a slow watcher costs one flag and gets the newest state, never a backlog, and
+all keys of an event come from one snapshot.
+
+Many watchers of one key share the work: rows read for one event are kept until the state moves on.
+
+Rejected: comparing versionstamps to suppress events (a delete of a deleted key must be seen by raw watchers; extra
+events are allowed).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kvorum._proto import kvorum_pb2 as pb
+
+from .store import Snapshot, Store
+
+MAX_CACHED_ROWS = 1_024
+
+
+class Watch:
+    """Keys under watch. `notify` is called on the loop when there is something to take; not again before it was
+    taken.
+    """
+
+    __slots__ = ("_notify", "dirty", "ended", "keys", "open")
+
+    def __init__(self, keys: Sequence[bytes], notify: "Callable[[Watch], None]") -> None:
+        self.keys = tuple(keys)
+        self.dirty = False
+        self.open = False
+        """The first snapshot may be taken: the state is known to be new enough."""
+        self.ended = ""
+        """Why there will be no more events; the watcher should start again."""
+        self._notify = notify
+
+    def touch(self) -> None:
+        """There is something new."""
+        if self.open and not self.dirty:
+            self.dirty = True
+            self._notify(self)
+
+    def begin(self) -> None:
+        """Let the first snapshot go out."""
+        if not self.open and not self.ended:
+            self.open = True
+            self.touch()
+
+    def end(self, reason: str) -> None:
+        if not self.ended:
+            self.ended = reason
+            self._notify(self)
+
+
+class ChangeHub:
+    """Knows who watches which keys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_key: dict[bytes, set[Watch]] = {}
+        self._watches: set[Watch] = set()
+        self._cached_at = b""
+        self._cache: dict[bytes, pb.KvEntry] = {}
+        self._events = 0
+
+    def add(self, keys: Sequence[bytes], notify: Callable[[Watch], None]) -> Watch:
+        """Watch keys (duplicates allowed). Nothing comes before `Watch.begin`."""
+        watch = Watch(keys, notify)
+        self._watches.add(watch)
+        for key in watch.keys:
+            self._by_key.setdefault(key, set()).add(watch)
+        return watch
+
+    def remove(self, watch: Watch) -> None:
+        """Idempotent."""
+        self._watches.discard(watch)
+        for key in watch.keys:
+            watchers = self._by_key.get(key)
+            if watchers is not None:
+                watchers.discard(watch)
+                if not watchers:
+                    del self._by_key[key]
+
+    def applied(self, changed_keys: Iterable[bytes]) -> None:
+        """An entry has touched these keys."""
+        by_key = self._by_key
+        if not by_key:
+            return
+        for key in changed_keys:
+            watchers = by_key.get(key)
+            if watchers:
+                for watch in watchers:
+                    watch.touch()
+
+    def take(self, watch: Watch) -> tuple[list[pb.KvEntry], bytes]:
+        """The watched keys now, in order, and the versionstamp of the state that was read."""
+        watch.dirty = False
+        self._events += 1
+        with self._store.snapshot() as snapshot:
+            stamp = snapshot.versionstamp
+            if stamp != self._cached_at or len(self._cache) > MAX_CACHED_ROWS:
+                self._cached_at = stamp
+                self._cache.clear()
+            return [self._row(snapshot, key) for key in watch.keys], stamp
+
+    def end_all(self, reason: str) -> None:
+        """Tell every watcher to start again, elsewhere or later."""
+        for watch in list(self._watches):
+            self.remove(watch)
+            watch.end(reason)
+
+    def statistics(self) -> dict[str, float]:
+        return {"watches": len(self._watches), "watched_keys": len(self._by_key), "watch_events": self._events}
+
+    def _row(self, snapshot: Snapshot, key: bytes) -> pb.KvEntry:
+        entry = self._cache.get(key)
+        if entry is None:
+            entry = self._cache[key] = snapshot.get(key)
+        return entry

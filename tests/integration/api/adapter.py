@@ -1,0 +1,118 @@
+"""The blocking client behind the asynchronous surface, so that one suite runs against both."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import kvorum
+import kvorum.sync
+
+
+class ListOverSync:
+    def __init__(self, rows: kvorum.sync.ListIterator) -> None:
+        self._rows = rows
+
+    def __aiter__(self) -> "ListOverSync":
+        return self
+
+    async def __anext__(self) -> kvorum.Entry:
+        entry = await asyncio.to_thread(next, self._rows, None)
+        if entry is None:
+            raise StopAsyncIteration
+        return entry
+
+    async def page(self) -> list[kvorum.Entry]:
+        return await asyncio.to_thread(self._rows.page)
+
+    @property
+    def cursor(self) -> str:
+        return self._rows.cursor
+
+    @property
+    def has_more(self) -> bool:
+        return self._rows.has_more
+
+
+class WatchOverSync:
+    def __init__(self, watch: kvorum.sync.Watch) -> None:
+        self._watch = watch
+
+    def __aiter__(self) -> "WatchOverSync":
+        return self
+
+    async def __anext__(self) -> list[kvorum.Entry]:
+        entries = await asyncio.to_thread(next, self._watch, None)
+        if entries is None:
+            raise StopAsyncIteration
+        return entries
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._watch.close)
+
+
+class AtomicOverSync:
+    """Builders return themselves, also through this one."""
+
+    def __init__(self, operation: kvorum.sync.AtomicOperation) -> None:
+        self._operation = operation
+
+    def __getattr__(self, name: str) -> Callable[..., "AtomicOverSync"]:
+        method = getattr(self._operation, name)
+
+        def call(*args: Any, **kwargs: Any) -> "AtomicOverSync":
+            assert method(*args, **kwargs) is self._operation
+            return self
+
+        return call
+
+    async def commit(self, **kwargs: Any) -> kvorum.CommitResult:
+        return await asyncio.to_thread(self._operation.commit, **kwargs)
+
+
+class KvOverSync:
+    """What the suite uses of `kvorum.Kv`."""
+
+    def __init__(self, kv: kvorum.sync.Kv) -> None:
+        self._kv = kv
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self._kv, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.to_thread(method, *args, **kwargs)
+
+        return call
+
+    def list(self, *args: Any, **kwargs: Any) -> ListOverSync:
+        return ListOverSync(self._kv.list(*args, **kwargs))
+
+    def watch(self, keys: Any) -> WatchOverSync:
+        return WatchOverSync(self._kv.watch(keys))
+
+    def atomic(self) -> AtomicOverSync:
+        return AtomicOverSync(self._kv.atomic())
+
+    def statistics(self) -> dict[str, float]:
+        return self._kv.statistics()
+
+    @property
+    def closed(self) -> bool:
+        return self._kv.closed
+
+    async def listen_queue(self, handler: Callable[[Any], object], **kwargs: Any) -> None:
+        """Handlers of the suite may be coroutine functions; in their threads they run on the suite's loop."""
+        loop = asyncio.get_running_loop()
+
+        def blocking(message: Any) -> None:
+            async def run() -> None:
+                outcome = handler(message)
+                if isinstance(outcome, Awaitable):
+                    await outcome
+
+            asyncio.run_coroutine_threadsafe(run(), loop).result()
+
+        await asyncio.to_thread(lambda: self._kv.listen_queue(blocking, **kwargs))
+
+
+async def open_over_sync(target: str) -> KvOverSync:
+    return KvOverSync(await asyncio.to_thread(kvorum.sync.open_kv, target))

@@ -1,0 +1,130 @@
+"""The configuration: three sources, checked by name. P39 among them."""
+
+from pathlib import Path
+
+import pytest
+
+from kvorum_node.config import SETTINGS, load
+from kvorum_node.logs import LineFormatter
+from kvorum_raft.errors import ConfigurationError
+
+GOOD = """
+node_id = "n1"
+data_dir = "data"
+lease_ms = 1000
+[[members]]
+id = "n1"
+peer = "127.0.0.1:7403"
+client = "127.0.0.1:7401"
+[[members]]
+id = "n2"
+peer = "127.0.0.1:7413"
+client = "127.0.0.1:7411"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "node.toml"
+    file.write_text(text)
+    return file
+
+
+def refused(folder: Path, text: str, environment: dict[str, str] | None = None, **flags: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load(write(folder, text), environment or {}, flags)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD), {}, {})
+    assert config.data_dir == tmp_path / "data"
+    assert (config.client_listen, config.peer_listen) == ("127.0.0.1:7401", "127.0.0.1:7403")
+    assert [member.node_id for member in config.members] == ["n1", "n2"]
+    assert (config.lease_ms, config.election_timeout_max_ms) == (1000, 1000)
+
+
+def test_variables_win_over_the_file_and_flags_over_both(tmp_path: Path) -> None:
+    environment = {"KVORUM_LEASE_MS": "2000", "KVORUM_LOG_LEVEL": "debug", "KVORUM_URL": "kvorum://x:1", "PATH": "/bin"}
+    config = load(write(tmp_path, GOOD), environment, {"lease_ms": "3000"})
+    assert (config.lease_ms, config.log_level) == (3000, "debug")
+
+
+def test_a_node_can_be_configured_without_a_file(tmp_path: Path) -> None:
+    members = "a=10.0.0.1:7403/10.0.0.1:7401, b=10.0.0.2:7403/10.0.0.2:7401"
+    environment = {"KVORUM_NODE_ID": "b", "KVORUM_DATA_DIR": str(tmp_path), "KVORUM_MEMBERS": members}
+    config = load(None, environment, {})
+    assert config.peer_listen == "10.0.0.2:7403"
+    assert config.members[0].client_address == "10.0.0.1:7401"
+
+
+def test_a_single_node_needs_no_members(tmp_path: Path) -> None:
+    config = load(None, {}, {"node_id": "only", "data_dir": str(tmp_path)})
+    assert (config.client_listen, config.peer_listen) == ("127.0.0.1:7401", "127.0.0.1:7403")
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (("lease_ms", "leese_ms"), ["'leese_ms'", "'lease_ms'"]),
+        (("peer =", "pear ="), ["'pear'", "'peer'"]),
+        (("lease_ms = 1000", "lease_ms = true"), ["lease_ms", "milliseconds"]),
+        (("lease_ms = 1000", "lease_ms = -1"), ["lease_ms", "milliseconds"]),
+        (("lease_ms = 1000", 'log_level = "loud"'), ["log_level", "debug"]),
+        (("lease_ms = 1000", "heartbeat_ms = 400"), ["heartbeat_ms", "400"]),
+        (("lease_ms = 1000", 'client_listen = "nowhere"'), ["client_listen", "host:port"]),
+        (("lease_ms = 1000", 'client_listen = "127.0.0.1:7403"'), ["client_listen", "peer_listen"]),
+        (('node_id = "n1"', 'node_id = "n9"'), ["'n9'", "n1, n2"]),
+        (('node_id = "n1"', ""), ["node_id", "KVORUM_NODE_ID", "--node-id"]),
+        (('"127.0.0.1:7411"', '"127.0.0.1:seven"'), ["host:port"]),
+        (('client = "127.0.0.1:7411"', ""), ["lacks client"]),
+        (('node_id = "n1"', "node_id = "), ["TOML"]),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], names: list[str]) -> None:
+    message = refused(tmp_path, GOOD.replace(*change, 1))
+    assert all(name in message for name in names), message
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (('id = "n2"', 'id = "n1"'), ["n1", "twice"]),
+        (('"127.0.0.1:7413"', '"127.0.0.1:7403"'), ["n1", "n2", "127.0.0.1:7403"]),
+        (('"127.0.0.1:7413"', '"localhost:7403"'), ["n1", "n2", "7403"]),
+        (('"127.0.0.1:7411"', '"127.0.0.1:7401"'), ["n1", "n2", "127.0.0.1:7401"]),
+        (('"127.0.0.1:7411"', '"127.0.0.1:7413"'), ["n2", "127.0.0.1:7413"]),
+    ],
+)
+def test_p39_a_node_listed_twice_is_refused(tmp_path: Path, change: tuple[str, str], names: list[str]) -> None:
+    """P39: peers contain self or a duplicate → refused at start."""
+    message = refused(tmp_path, GOOD.replace(*change, 1))
+    assert all(name in message for name in names), message
+
+
+def test_a_mistyped_variable_is_refused(tmp_path: Path) -> None:
+    assert "KVORUM_DATA_DIR" in refused(tmp_path, GOOD, {"KVORUM_DATADIR": "/x"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.toml"):
+        load(tmp_path / "none.toml", {}, {})
+
+
+def test_every_setting_has_a_variable_a_flag_and_help() -> None:
+    for setting in SETTINGS:
+        assert setting.variable == "KVORUM_" + setting.name.upper()
+        assert setting.flag == "--" + setting.name.replace("_", "-")
+        assert setting.help
+
+
+def test_a_log_record_is_one_line_whatever_it_holds() -> None:
+    import json
+    import logging
+
+    record = logging.LogRecord("kvorum.node", logging.INFO, "", 0, 'said "%s"', ("a\nb",), None)
+    text = LineFormatter("n1", "text").format(record)
+    assert "\n" not in text
+    assert "level=info node=n1" in text
+    assert json.loads(LineFormatter("n1", "json").format(record))["message"] == 'said "a\nb"'

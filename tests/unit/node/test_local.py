@@ -1,0 +1,240 @@
+"""The consensus of one, the list thread and the barrier: the parts with threads or tasks, on a real loop."""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.barrier import Barrier
+from kvorum_node.lists import MAX_OPEN, SLICE_ROWS, ListJob, ListReader
+from kvorum_node.local import LocalConsensus
+from kvorum_node.store import Store
+from kvorum_raft.errors import NotLeader, Overloaded, RaftError, UnknownOutcome
+from kvorum_raft.seams import Applied
+
+
+class Machine:
+    """Applies anything; can be made to wait or fail."""
+
+    def __init__(self) -> None:
+        self.applied_index = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.threads: set[str] = set()
+        self.times: list[int] = []
+
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+        self.gate.wait(10)
+        self.threads.add(threading.current_thread().name)
+        if payload == b"bad disk":
+            raise OSError(5, "Input/output error")
+        yield
+        self.applied_index = index
+        self.times.append(time_ms)
+        return payload.upper()
+
+
+async def test_entries_are_applied_in_order_by_one_thread_that_is_not_the_loops() -> None:
+    machine = Machine()
+    consensus = LocalConsensus(machine)
+    seen: list[Applied] = []
+    consensus.on_applied(seen.append)
+    await consensus.start()
+    results = await asyncio.gather(*[consensus.propose(b"entry %d" % number) for number in range(20)])
+    assert [(applied.index, applied.result) for applied in results] == [
+        (number + 1, b"ENTRY %d" % number) for number in range(20)
+    ]
+    assert seen == results
+    assert machine.threads == {"kvorum-writer"}
+    assert await consensus.read_index() == 20
+    await consensus.stop()
+    with pytest.raises(NotLeader):
+        consensus.propose(b"late")
+    assert "kvorum-writer" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_time_never_goes_back() -> None:
+    clock = iter([1_000, 5_000, 3_000, 2_000, 6_000])
+    machine = Machine()
+    consensus = LocalConsensus(machine, last_time_ms=4_000, clock_ms=lambda: next(clock))
+    await consensus.start()
+    for _ in range(5):
+        await consensus.propose(b"x")
+    assert machine.times == [4_000, 5_000, 5_000, 5_000, 6_000]
+    await consensus.stop()
+
+
+async def test_too_much_waiting_is_refused() -> None:
+    machine = Machine()
+    consensus = LocalConsensus(machine, max_waiting=2)
+    await consensus.start()
+    machine.gate.clear()
+    waiting = [consensus.propose(b"a"), consensus.propose(b"b")]
+    with pytest.raises(Overloaded):
+        consensus.propose(b"c")
+    machine.gate.set()
+    await asyncio.gather(*waiting)
+    await consensus.stop()
+
+
+async def test_a_fault_ends_it_and_is_told_truthfully() -> None:
+    machine = Machine()
+    consensus = LocalConsensus(machine)
+    news: list[bool] = []
+    consensus.on_leadership(news.append)
+    await consensus.start()
+    machine.gate.clear()
+    first, faulty, after = consensus.propose(b"fine"), consensus.propose(b"bad disk"), consensus.propose(b"never")
+    machine.gate.set()
+    assert (await first).result == b"FINE"
+    with pytest.raises(UnknownOutcome):
+        await faulty
+    with pytest.raises(NotLeader):
+        await after
+    assert news == [True, False]
+    assert isinstance(consensus.fault, OSError)
+    assert not consensus.is_leader
+    with pytest.raises(NotLeader, match="Input/output"):
+        consensus.propose(b"later")
+    await consensus.stop()
+
+
+# ---- lists
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store, None, None]:
+    store = Store.open(tmp_path / "state", durable=False)
+    batch = pb.Batch(data_version=1)
+    group = batch.commands.add().writes
+    for number in range(1_000):
+        op = pb.AtomicWrite()
+        op.mutations.add(key=b"\x02%04d\x00" % number, type=1, value=bytes(100 if number < 900 else 60_000), encoding=3)
+        group.writes.add(seq=number + 1, op=op.SerializeToString())
+    store.apply_now(1, 1, batch.SerializeToString())
+    yield store
+    store.close()
+
+
+class Taker:
+    def __init__(self, *, patient: bool = False) -> None:
+        self.parts: list[pb.ReadResult] = []
+        self.patient = patient
+        self.done = asyncio.Event()
+        self.some = asyncio.Event()
+
+    def __call__(self, job: ListJob, part: pb.ReadResult) -> None:
+        self.parts.append(part)
+        self.some.set()
+        if not part.more:
+            self.done.set()
+        elif not self.patient:
+            job.resume()
+
+
+async def test_a_list_comes_in_bounded_slices_of_one_snapshot(store: Store) -> None:
+    reader = ListReader(store)
+    reader.start()
+    taker = Taker()
+    ranges = [pb.ReadRange(end=b"\xff", limit=950), pb.ReadRange(end=b"\xff", limit=3, reverse=True)]
+    reader.submit(pb.Read(id=4, ranges=ranges, keys=[b"\x020001\x00"]), taker)
+    await taker.done.wait()
+    first = [entry.key for part in taker.parts for entry in part.ranges[0].entries]
+    assert first == [b"\x02%04d\x00" % number for number in range(950)]
+    assert [entry.key for part in taker.parts for entry in part.ranges[1].entries] == [
+        b"\x02%04d\x00" % number for number in (999, 998, 997)
+    ]
+    assert max(sum(len(selected.entries) for selected in part.ranges) for part in taker.parts) <= SLICE_ROWS
+    assert max(part.ByteSize() for part in taker.parts) < 256 * 1024 + 70_000
+    last = taker.parts[-1]
+    assert (last.status, last.more, len(last.entries)) == (pb.READ_STATUS_OK, False, 1)
+    assert last.read_versionstamp[:8] == (1).to_bytes(8, "big")
+    reader.stop()
+    assert store.statistics()["readers"] <= 3
+
+
+async def test_a_list_that_is_held_too_long_is_given_up(store: Store) -> None:
+    reader = ListReader(store, max_age=0.05)
+    reader.start()
+    taker = Taker(patient=True)
+    reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1_000)]), taker)
+    await asyncio.wait_for(taker.done.wait(), 10)
+    assert [part.status for part in taker.parts] == [pb.READ_STATUS_OK, pb.READ_STATUS_TOO_OLD]
+    assert reader.statistics()["lists_open"] == 0
+    reader.stop()
+
+
+async def test_lists_beyond_the_bound_wait_for_their_turn(store: Store) -> None:
+    reader = ListReader(store)
+    reader.start()
+    patient = [Taker(patient=True) for _ in range(MAX_OPEN)]
+    jobs = [reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=500)]), taker) for taker in patient]
+    late = Taker()
+    reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)]), late)
+    for taker in patient:
+        await taker.some.wait()
+    assert (reader.statistics()["lists_open"], late.parts) == (MAX_OPEN, [])
+    assert jobs[0] is not None
+    jobs[0].cancel()
+    await asyncio.wait_for(late.done.wait(), 10)
+    reader.stop()
+    assert reader.statistics()["lists_open"] == 0
+
+
+# ---- the barrier
+
+
+class SlowIndex:
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.go = asyncio.Event()
+        self.error: RaftError | None = None
+
+    async def read_index(self) -> int:
+        self.rounds += 1
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return 1
+
+
+async def test_one_round_serves_those_who_came_before_it_and_the_next_one_the_others() -> None:
+    consensus = SlowIndex()
+    barrier = Barrier(consensus, asyncio.get_running_loop(), patience=5)  # type: ignore[arg-type]
+    served: list[tuple[int, RaftError | None]] = []
+    for number in range(100):
+        barrier.wait(lambda error, number=number: served.append((number, error)))  # type: ignore[misc]
+    await asyncio.sleep(0)
+    for number in range(100, 200):
+        barrier.wait(lambda error, number=number: served.append((number, error)))  # type: ignore[misc]
+    assert (consensus.rounds, served) == (1, [])
+    consensus.go.set()
+    last: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
+    barrier.wait(last.set_result)
+    await asyncio.wait_for(last, 10)
+    assert served == [(number, None) for number in range(200)]
+    assert consensus.rounds == 2
+
+
+async def test_a_leader_that_cannot_confirm_itself_is_an_error_in_time() -> None:
+    consensus = SlowIndex()
+    barrier = Barrier(consensus, asyncio.get_running_loop(), patience=0.02)  # type: ignore[arg-type]
+    future: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
+    barrier.wait(future.set_result)
+    assert isinstance(await asyncio.wait_for(future, 10), NotLeader)
+    assert barrier.fresh_at == float("-inf")
+
+
+async def test_stopping_answers_everybody() -> None:
+    consensus = SlowIndex()
+    barrier = Barrier(consensus, asyncio.get_running_loop(), patience=5)  # type: ignore[arg-type]
+    errors: list[RaftError | None] = []
+    barrier.wait(errors.append)
+    await asyncio.sleep(0)
+    barrier.wait(errors.append)
+    await barrier.stop()
+    assert [type(error) for error in errors] == [NotLeader, NotLeader]
