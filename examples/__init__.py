@@ -1,0 +1,1 @@
+"""Programs that use kvorum as a service would, and check their own results."""

@@ -1,0 +1,232 @@
+"""The commands on an embedded folder, and what goes wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kvorum import errors
+from kvorum.cli.group import kvorum
+from kvorum.cli.session import Options, database_options, runs
+
+
+class Shell:
+    """Runs commands on one database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *words: str, status: int = 0) -> Result:
+        result = CliRunner(env={"KVORUM_URL": self.url}).invoke(kvorum, words)
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+    def json(self, *words: str, status: int = 0) -> list[object]:
+        return [json.loads(line) for line in self(*words, "--json", status=status).stdout.splitlines()]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(str(tmp_path / "data.kv"))
+
+
+def error_line(result: Result) -> str:
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("kvorum: ")
+    assert "Traceback" not in result.output
+    return line
+
+
+def test_set_get_delete(shell: Shell) -> None:
+    stamp = shell("set", '["users", {"int": "1"}]', '{"name": "Ada", "raw": {"$b64": "AQI="}}').stdout.strip()
+    assert len(stamp) == 20
+    assert shell.json("get", '["users", {"int": "1"}]') == [
+        {
+            "key": ["users", {"int": "1"}],
+            "value": {"name": "Ada", "raw": {"$b64": "AQI="}},
+            "versionstamp": stamp,
+        }
+    ]
+    table = shell("get", '["users", {"int": "1"}]').stdout
+    for text in ("Key", "Value", "Versionstamp", '["users", {"int": "1"}]', stamp):
+        assert text in table
+    shell("delete", '["users", {"int": "1"}]')
+    gone = shell("get", '["users", {"int": "1"}]', status=1)
+    assert error_line(gone) == 'kvorum: not found: ["users", {"int": "1"}]'
+    assert gone.stdout == ""
+
+
+def test_several_keys_and_an_absent_one(shell: Shell) -> None:
+    shell("set", '["a"]', "1")
+    found = shell("get", '["a"]', '["b"]', status=1)
+    assert "absent" in found.stdout
+    assert error_line(found) == 'kvorum: not found: ["b"]'
+    rows = shell.json("get", '["a"]', '["b"]', status=1)
+    assert [row["versionstamp"] is None for row in rows] == [False, True]  # type: ignore[index]
+
+
+def test_python_notation(shell: Shell) -> None:
+    shell("set", "('a', 1, b'x')", "{'n': [1, None], 'raw': b'y'}", "--py")
+    assert "('a', 1, b'x')" in shell("list", "--py").stdout
+    assert "{'n': [1, None], 'raw': b'y'}" in shell("get", "('a', 1, b'x')", "--py").stdout
+    assert shell.json("list")[0]["key"] == ["a", {"int": "1"}, {"b64": "eA=="}]  # type: ignore[index]
+
+
+def test_a_printed_key_can_be_pasted_back(shell: Shell) -> None:
+    shell("set", '["a b", 1.5, {"int": "-3"}]', "null")
+    (row,) = shell.json("list")
+    assert isinstance(row, dict)
+    assert shell.json("get", json.dumps(row["key"])) == [row]
+
+
+def test_p13_conditions_of_writes(shell: Shell) -> None:
+    """P13: "exists" and "not newer than" checks -> supported in client and CLI."""
+    first = shell("set", '["k"]', "1", "--if-absent").stdout.strip()
+    refused = shell("set", '["k"]', "2", "--if-absent", status=1)
+    assert error_line(refused) == 'kvorum: check failed: ["k"] does not meet --if-absent; nothing was changed'
+    second = shell("set", '["k"]', "2", "--if-version", first).stdout.strip()
+    shell("set", '["k"]', "3", "--if-version", first, status=1)
+    shell("set", '["k"]', "3", "--if-not-newer", first, status=1)
+    shell("set", '["k"]', "3", "--if-not-newer", second)
+    shell("set", '["other"]', "3", "--if-exists", status=1)
+    shell("delete", '["other"]', "--if-exists", status=1)
+    shell("delete", '["k"]', "--if-exists")
+    assert shell.json("set", '["k"]', "3", "--if-exists", status=1) == [{"ok": False, "versionstamp": None}]
+    assert "cannot be combined" in error_line(shell("set", '["k"]', "1", "--if-exists", "--if-absent", status=2))
+
+
+def test_list_by_prefix_range_limit_cursor_and_backwards(shell: Shell) -> None:
+    for name in ("a", "b", "c", "d"):
+        shell("set", f'["x", "{name}"]', f'"{name}"')
+    shell("set", '["y"]', "0")
+
+    def keys(*words: str) -> list[object]:
+        return [row["key"][-1] for row in shell.json("list", *words)]  # type: ignore[index]
+
+    assert keys() == ["a", "b", "c", "d", "y"]
+    assert keys('["x"]') == ["a", "b", "c", "d"]
+    assert keys('["x"]', "--reverse") == ["d", "c", "b", "a"]
+    assert keys("--start", '["x", "b"]', "--end", '["x", "d"]') == ["b", "c"]
+    page = shell("list", '["x"]', "--limit", "3")
+    note = page.stderr.strip()
+    assert note.startswith("more follows: --cursor ")
+    assert keys('["x"]', "--cursor", note.split()[-1]) == ["d"]
+    assert shell("list", '["x"]', "--limit", "4").stderr == ""
+
+
+def test_expiry(shell: Shell) -> None:
+    shell("set", '["k"]', "1", "--expire-in", "1h")
+    assert "duration" in shell("set", '["k"]', "1", "--expire-in", "soon", status=2).stderr
+
+
+def test_watch_prints_the_entries_at_once(shell: Shell) -> None:
+    stamp = shell("set", '["k"]', "1").stdout.strip()
+    assert shell("watch", '["k"]', '["l"]', "--count", "1").stdout.splitlines() == [
+        f'["k"]  1  {stamp}',
+        '["l"]  absent',
+    ]
+    (entries,) = shell.json("watch", '["k"]', "--count", "1")
+    assert entries == [{"key": ["k"], "value": 1, "versionstamp": stamp}]
+
+
+def test_enqueue_and_listen(shell: Shell) -> None:
+    for number in range(3):
+        assert len(shell("enqueue", f'{{"job": {number}}}').stdout.strip()) == 20
+    assert shell.json("listen", "--count", "2") == [{"job": 0}, {"job": 1}]
+    assert shell("listen", "--count", "1").stdout == '{"job": 2}\n'
+
+
+def test_status_of_a_folder(shell: Shell) -> None:
+    shell("set", '["k"]', "1")
+    (row,) = shell.json("status")
+    assert isinstance(row, dict)
+    assert row["applied_index"] >= 1
+    assert "Applied" in shell("status").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("get", "k"), "a key is written as JSON"),
+        (("get", '"k"'), "a key is a JSON array"),
+        (("set", '["k"]', "text"), "double quotes"),
+        (("set", '["k"]', '{"$u64": "x"}'), "$u64"),
+        (("set", '["k"]', "1", "--if-version", "zz"), "versionstamp"),
+        (("list", '["x"]', "--start", '["y"]'), "not in the keyspace"),
+        (("get", *[f'["{number}"]' for number in range(11)]), "MAX_READ_RANGES"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_one_line(words: tuple[str, ...], problem: str, shell: Shell) -> None:
+    shell("set", '["other"]', "1")
+    assert problem in error_line(shell(*words, status=2))
+
+
+def test_no_database_named_is_status_2() -> None:
+    result = CliRunner(env={"KVORUM_URL": None}).invoke(kvorum, ["get", '["k"]'])
+    assert result.exit_code == 2
+    assert "--url" in error_line(result)
+
+
+def test_reading_creates_no_database(shell: Shell) -> None:
+    for words in (("get", '["k"]'), ("list",), ("delete", '["k"]'), ("watch", '["k"]'), ("listen",), ("status",)):
+        assert "there is no database at" in error_line(shell(*words, status=3))
+    assert not Path(shell.url).exists()
+
+
+def test_an_unreachable_cluster_is_status_3_and_named(tmp_path: Path) -> None:
+    shell = Shell("kvorum://127.0.0.1:1,127.0.0.1:2")
+    line = error_line(shell("get", '["k"]', "--timeout", "300ms", status=3))
+    assert "127.0.0.1:1: connection refused" in line and "127.0.0.1:2: connection refused" in line
+    status = shell("status", "--timeout", "300ms", status=3)
+    assert "no answer" in status.stdout
+    assert "knows a leader" in status.stderr
+
+
+def test_help_lists_every_command() -> None:
+    result = CliRunner().invoke(kvorum, ["--help"])
+    for name in ("get", "set", "delete", "list", "watch", "enqueue", "listen", "status", "node"):
+        assert f"\n  {name} " in result.output
+        assert CliRunner().invoke(kvorum, [name, "--help"]).exit_code == 0
+    assert CliRunner().invoke(kvorum, ["gett"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.InvalidArgument("x"), 2),
+        (errors.LimitExceeded("MAX_CHECKS", 100, 101), 2),
+        (errors.TypeMismatch("x"), 2),
+        (errors.WrongCluster("x"), 2),
+        (ModuleNotFoundError("needs the extra"), 2),
+        (errors.StaleLease("x"), 1),
+        (errors.DeadlineExceeded("x"), 3),
+        (errors.ConnectFailed("x"), 3),
+        (errors.NoSpace("x"), 3),
+        (errors.DatabaseLocked("x"), 3),
+        (errors.DatabaseCorrupt("x"), 3),
+        (PermissionError(13, "denied"), 3),
+        (errors.OutcomeUnknown("line\nbreak"), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_each_error_has_its_exit_status_and_one_line(error: BaseException, status: int) -> None:
+    @click.command()
+    @database_options
+    @runs
+    async def failing(options: Options) -> int | None:
+        raise error
+
+    result = CliRunner().invoke(failing, ["--url", "x"])
+    assert result.exit_code == status
+    assert len(result.stderr.splitlines()) == (0 if status == 130 else 1)
+
+
+def test_a_missing_extra_is_named() -> None:
+    program = "import sys; sys.modules['click'] = None; from kvorum.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == 'kvorum: the command line needs the extra "cli": pip install "kvorum[cli]"\n'
