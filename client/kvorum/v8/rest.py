@@ -18,9 +18,10 @@ from v8serialize.encode import EncodeContext, EncodeNextFn, TagWriter, serialize
 from v8serialize.extensions import NodeJsArrayBufferViewHostObjectHandler
 from v8serialize.jstypes import JSArray, JSArrayBuffer, JSBigInt, JSHole, JSMap, JSObject, JSSet, JSUint8Array
 
-from kvorum import v8
 from kvorum.errors import DataError, InvalidValue
 from kvorum.limits import MAX_VALUE_DEPTH
+from kvorum.v8.format import HEADER, MAX_EXACT, Refused, date_of, moment_of, number_of
+from kvorum.v8.writing import encode_utf16, key_step, refuse, varint
 
 _MALFORMED: Final = (
     v8serialize.V8SerializeError,
@@ -44,7 +45,7 @@ def dumps(value: object, name: str) -> bytes:
     _check(value, name)
     try:
         return v8serialize.dumps(value, encode_steps=(serialize_object_references, _write_plain, TagWriter()))
-    except v8.Refused as refused:
+    except Refused as refused:
         raise refused.as_error(name) from None
     except RecursionError:
         raise InvalidValue("nested too deeply", name) from None
@@ -60,8 +61,8 @@ def _check(root: object, name: str) -> None:
         value, path, depth = todo.pop()
         if isinstance(value, tuple) or type(value).__name__ == "KvU64":
             try:
-                v8.refuse(value)
-            except v8.Refused as refused:
+                refuse(value)
+            except Refused as refused:
                 raise refused.as_error(path) from None
         children = _children(value, path)
         if children is None:
@@ -81,10 +82,10 @@ def _children(value: object, path: str) -> Iterator[tuple[object, str]] | None:
         return (
             pair
             for key, item in value.items()
-            for pair in ((key, f"{path}{{key {v8.key_step(key)[1:-1]}}}"), (item, path + v8.key_step(key)))
+            for pair in ((key, f"{path}{{key {key_step(key)[1:-1]}}}"), (item, path + key_step(key)))
         )
     if isinstance(value, Set):
-        return ((item, f"{path}{{{v8.key_step(item)[1:-1]}}}") for item in value)
+        return ((item, f"{path}{{{key_step(item)[1:-1]}}}") for item in value)
     if isinstance(value, list):
         return ((item, f"{path}[{at}]") for at, item in enumerate(value))
     return None
@@ -104,12 +105,12 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
     elif isinstance(value, int):
         if -0x8000_0000 <= value <= 0x7FFF_FFFF:
             stream.write_int32(value)
-        elif abs(value) <= v8.MAX_EXACT:
+        elif abs(value) <= MAX_EXACT:
             stream.write_double(value)
         else:
             stream.write_bigint(value)
     elif isinstance(value, str):
-        v8.encode_utf16(value)
+        encode_utf16(value)
         try:
             value.encode("latin-1")
         except UnicodeEncodeError:
@@ -119,7 +120,7 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
     elif isinstance(value, datetime):
         stream.objects.record_reference(value)
         stream.write_tag(SerializationTag.kDate)
-        stream.write_double(v8.date_of(value), tag=None)
+        stream.write_double(date_of(value), tag=None)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         next(JSUint8Array(JSArrayBuffer(bytes(value))))
     elif isinstance(value, dict):
@@ -138,8 +139,8 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
 def _write_two_byte(value: str, ctx: EncodeContext) -> None:
     """Not by the library: it refuses lone surrogates."""
     stream = ctx.stream
-    data = v8.encode_utf16(value)
-    size = v8.varint(len(data))
+    data = encode_utf16(value)
+    size = varint(len(data))
     if len(stream.data) + 1 + len(size) & 1:
         stream.data.append(0)
     stream.write_tag(SerializationTag.kTwoByteString)
@@ -160,7 +161,7 @@ def loads(data: bytes) -> object:
         default_timezone=UTC,
     )
     try:
-        found = v8serialize.loads(v8.HEADER + data[2:], decode_steps=(_read_plain, reader))
+        found = v8serialize.loads(HEADER + data[2:], decode_steps=(_read_plain, reader))
         return _Plain().convert(found)
     except RecursionError:
         raise DataError("this value cannot be decoded: it is nested too deeply") from None
@@ -175,9 +176,9 @@ def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn
     """Numbers, dates and strings as `kvorum.v8` reads them."""
     stream = ctx.stream
     if tag is SerializationTag.kDouble:
-        return v8.number_of(stream.read_double())
+        return number_of(stream.read_double())
     if tag is SerializationTag.kDate:
-        moment = v8.moment_of(stream.read_double())
+        moment = moment_of(stream.read_double())
         stream.objects.record_reference(moment)
         return moment
     if tag is SerializationTag.kTwoByteString:
