@@ -15,13 +15,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from uvloop import run
+
 import kvorum
 from kvorum_node.dev_cluster import DevCluster
-
-try:
-    from uvloop import run
-except ImportError:
-    from asyncio import run
 
 VALUE = "x" * 96  # 100 bytes with its V8 header
 KEYS = 10_000

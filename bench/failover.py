@@ -12,15 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from uvloop import run
+
 import kvorum
 from kvorum.errors import KvorumError
 from kvorum_node.dev_cluster import DevCluster
-
-try:
-    from uvloop import run
-except ImportError:
-    from asyncio import run
-
 
 STRAGGLERS = 0.3
 """Seconds in which answers that had left the killed node may still come in."""

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ class CountingMachine:
 
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
         self._index = index
-        return None
-        yield
+        yield from ()
 
 
 async def measure(action: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> dict[str, float]:
@@ -75,7 +75,7 @@ async def load(node: RaftNode, seconds: float) -> list[dict[str, Any]]:
         ("entry 100 B", 100, 256),
     ):
         payload = b"x" * size
-        found = await measure(lambda p=payload: node.propose(p), callers, seconds)
+        found = await measure(partial(node.propose, payload), callers, seconds)
         rows.append({"what": what, "callers": callers, **found})
     for callers in (1, 256):
         rows.append({"what": "read", "callers": callers, **await measure(node.read_index, callers, seconds)})
@@ -127,7 +127,7 @@ async def _first_line(streams: list[Any]) -> bytes:
     tasks, transports = [], []
     for stream in streams:
         reader = asyncio.StreamReader(limit=1 << 20)
-        transport, _ = await loop.connect_read_pipe(lambda reader=reader: asyncio.StreamReaderProtocol(reader), stream)
+        transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), stream)
         transports.append(transport)
         tasks.append(asyncio.create_task(reader.readline()))
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -3,21 +3,20 @@
 import argparse
 import asyncio
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import kvorum
+from kvorum.errors import KvorumError
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster
 
 from . import ledger as books
 from . import scenario, view
 from .director import Director
-
-try:
-    from uvloop import run  # 40 % more for the client as well; plain asyncio is as right
-except ImportError:
-    from asyncio import run
 
 
 async def _program(
@@ -41,21 +40,23 @@ async def _program(
             everything.create_task(scenario.wall(kv, ledger)),
             everything.create_task(kv.listen_queue(handler)),
         ]
-        foreground: list[Coroutine[object, object, None]] = [scenario.election(kv, votes, ledger, seed), sale()]
-        if director is None:
-            sale_opens.set()
-        else:
-            foreground.append(_trouble(director, votes, sale_opens))
-        await asyncio.gather(*foreground)
+        await asyncio.gather(_rounds(kv, ledger, votes, seed, director, sale_opens), sale())
         await _until_issued(ledger)
         await _until_shown(ledger, await kv.get(scenario.TOTAL))
         for task in background:
             task.cancel()
 
 
-async def _trouble(director: Director, votes: int, sale_opens: asyncio.Event) -> None:
-    await director.kill_leader_when(votes // 4, before=sale_opens.set)
-    await director.kill_leader_when(votes * 5 // 8)
+async def _rounds(
+    kv: kvorum.Kv, ledger: books.Ledger, votes: int, seed: int, director: Director | None, sale_opens: asyncio.Event
+) -> None:
+    """Two rounds of votes, and trouble in the first half of each; the second begins when the first victim is back."""
+    half = votes // 2
+    if director is None:
+        sale_opens.set()
+    for begin, end, before in ((0, half, sale_opens.set), (half, votes, None)):
+        trouble = asyncio.sleep(0) if director is None else director.kill_leader_when(begin + half // 4, before=before)
+        await asyncio.gather(scenario.election(kv, range(begin, end), ledger, seed), trouble)
 
 
 async def _until_issued(ledger: books.Ledger, patience: float = 30.0) -> None:
@@ -83,10 +84,7 @@ def _facts(kv: kvorum.Kv, ledger: books.Ledger, votes: int) -> view.Facts:
     return [
         ("votes", f"{len(ledger.acknowledged):,} of {votes:,}"),
         ("in flight", f"{ledger.under_way}"),
-        (
-            "wall",
-            f"{ledger.wall_total:,} votes, {stock} tickets",
-        ),
+        ("wall", f"{ledger.wall_total:,} votes, {stock} tickets"),
         ("tickets sold/issued", f"{len(ledger.orders_sold)}/{len(ledger.tickets_issued)}"),
         ("retries", f"{figures.get('retries', 0):.0f}"),
         ("unknown", f"{len(ledger.unknown)}"),
@@ -97,8 +95,6 @@ def _facts(kv: kvorum.Kv, ledger: books.Ledger, votes: int) -> view.Facts:
 async def _main(options: argparse.Namespace, folder: Path) -> int:
     cluster = None
     if not options.embedded:
-        from kvorum_node.dev_cluster import DevCluster
-
         cluster = DevCluster(folder)
         await asyncio.to_thread(cluster.start_all)
     began = time.monotonic()
@@ -141,15 +137,40 @@ def main() -> int:
     """Parse the options, run, and return the exit status."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--embedded", action="store_true", help="the same program on the embedded store, without nodes")
-    parser.add_argument("--votes", type=int, default=20_000, help="default 20,000")
+    parser.add_argument("--votes", type=int, default=20_000, help="default 20,000; at least 4,000")
     parser.add_argument("--seed", type=int, default=1, help="of the program's own random choices")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep data and logs in this empty folder")
     options = parser.parse_args()
-    if options.keep is not None:
-        options.keep.mkdir(parents=True, exist_ok=True)
-        return run(_main(options, options.keep))
-    with tempfile.TemporaryDirectory(prefix="kvorum-demo-", dir=".") as folder:
-        return run(_main(options, Path(folder)))
+    if options.votes < 4_000:
+        parser.error("--votes must be at least 4,000: with fewer, nothing is in flight when a leader is killed")
+    folder = options.keep
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="kvorum-demo-", dir="."))
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        status = _run(_main(options, folder))
+    except (KvorumError, ClusterFailed, ExceptionGroup, TimeoutError, OSError) as error:
+        status = view.finish([_innermost(error)], "it broke off")
+    if options.keep is None and status == 0:
+        shutil.rmtree(folder)
+    elif status != 0:
+        print(f"data and logs of the nodes are kept in {folder}")
+    return status
+
+
+def _run(program: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop  # 40 % more for the client as well; plain asyncio is as right
+    except ImportError:
+        return asyncio.run(program)
+    return uvloop.run(program)
+
+
+def _innermost(error: Exception) -> str:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

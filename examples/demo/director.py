@@ -28,13 +28,14 @@ class Director:
         self.gaps: list[float] = []
         """Seconds from each kill to the next acknowledged vote."""
 
-    async def kill_leader_when(self, finished: int, before: Callable[[], None] = lambda: None) -> None:
+    async def kill_leader_when(self, finished: int, before: Callable[[], None] | None = None) -> None:
         """Once `finished` votes are in and enough operations are under way, call `before`, kill the leader, see the
         votes go on, start it again.
         """
         await self._until(lambda: self._ledger.votes_finished >= finished, "votes to come in")
         leader = await asyncio.to_thread(self._cluster.leader)
-        before()
+        if before is not None:
+            before()
         await self._until(
             lambda: self._ledger.under_way >= MIN_IN_FLIGHT, f"{MIN_IN_FLIGHT} operations to be in flight"
         )

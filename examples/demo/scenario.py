@@ -127,9 +127,9 @@ async def voter(kv: kvorum.Kv, name: int, ballots: Iterator[int], ledger: Ledger
             lanes.create_task(lane())
 
 
-async def election(kv: kvorum.Kv, votes: int, ledger: Ledger, seed: int) -> None:
-    """All voters at once; together they cast exactly `votes` votes."""
-    ballots = iter(range(votes))
+async def election(kv: kvorum.Kv, votes: range, ledger: Ledger, seed: int) -> None:
+    """All voters at once; together they cast exactly these votes."""
+    ballots = iter(votes)
     async with asyncio.TaskGroup() as voters:
         for name in range(VOTERS):
             voters.create_task(voter(kv, name, ballots, ledger, random.Random(seed * 7_919 + name)))
