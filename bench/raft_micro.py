@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.config import RaftConfig
 from kvorum_raft.node import RaftNode
 from kvorum_raft.seams import Member
@@ -95,12 +95,7 @@ async def serve(node_id: str, folder: Path, members: list[Member], seconds: floa
 
 def run(folder: Path, seconds: float) -> list[dict[str, Any]]:
     """Start three processes in the folder and return the leader's rows."""
-    sockets = [socket.socket() for _ in range(3)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    members = [(f"n{i + 1}", f"127.0.0.1:{one.getsockname()[1]}", "") for i, one in enumerate(sockets)]
-    for one in sockets:
-        one.close()
+    members = [(f"n{number}", f"127.0.0.1:{port}", "") for number, port in enumerate(free_ports(3), start=1)]
     options = ["--seconds", str(seconds), "--members", json.dumps(members)]
     processes = [
         subprocess.Popen(

@@ -12,7 +12,7 @@ STAMP_DIGITS: Final = 20
 
 
 class Entry(NamedTuple):
-    """A key with its value and versionstamp."""
+    """A key with its value and versionstamp. True if the key is present: `if entry := await kv.get(key): ...`."""
 
     key: Key
     value: Any
@@ -23,6 +23,9 @@ class Entry(NamedTuple):
     @property
     def exists(self) -> bool:
         """Whether the key is present."""
+        return self.versionstamp is not None
+
+    def __bool__(self) -> bool:
         return self.versionstamp is not None
 
 

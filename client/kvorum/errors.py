@@ -41,6 +41,9 @@ class InvalidValue(InvalidArgument):
         self.problem = problem
         self.path = path
 
+    def __reduce__(self) -> tuple[type["InvalidValue"], tuple[str, str]]:
+        return type(self), (self.problem, self.path)
+
 
 class LimitExceeded(InvalidArgument):
     """A limit of `kvorum.limits` was exceeded: `limit` is its name, `allowed` its value, `got` what was asked for."""
@@ -52,6 +55,10 @@ class LimitExceeded(InvalidArgument):
         self.limit = limit
         self.allowed = allowed
         self.got = got
+        self._what = what
+
+    def __reduce__(self) -> tuple[type["LimitExceeded"], tuple[str, int, int, str]]:
+        return type(self), (self.limit, self.allowed, self.got, self._what)
 
 
 class Closed(KvorumError):

@@ -254,9 +254,16 @@ def _reason(error: BaseException) -> str:
 
 
 def check_handler(handler: H) -> H:
-    """Errors: InvalidArgument unless it can be called."""
+    """Errors: InvalidArgument unless it can be called with one message."""
     if not callable(handler):
         raise InvalidArgument(f"a handler is a function of one message, got {type(handler).__name__}")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as error:
+        # Each of its messages would fail, through the whole backoff schedule, and be dropped.
+        raise InvalidArgument(f"a handler is a function of one message: {error}") from None
+    except ValueError:
+        pass  # some callables written in C tell nothing of their parameters
     return handler
 
 

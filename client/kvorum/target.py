@@ -1,6 +1,7 @@
 """What `open_kv` is asked to open."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -10,6 +11,8 @@ from kvorum.errors import InvalidArgument
 DEFAULT_PORT = 7401
 DEFAULT_FOLDER = "kvorum.kv"
 URL_VARIABLE = "KVORUM_URL"
+
+_ADDRESSES = re.compile(r"[\w.-]+:\d{1,5}(,[\w.-]+(:\d{1,5})?)*")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str
         scheme, separator, _ = target.partition("://")
         if separator and scheme.isalnum():
             return _cluster(target, scheme)
+        if _ADDRESSES.fullmatch(target) or target.lower().startswith("kvorum:"):
+            # A forgotten "kvorum://" must not give every instance a database of its own.
+            rest = target.partition("kvorum:")[2].lstrip("/") or target
+            raise InvalidArgument(
+                f"{target!r} looks like an address: a cluster is opened as 'kvorum://{rest}',"
+                f" a folder of that name as './{target}'"
+            )
     if not path or "\0" in path:
         raise InvalidArgument("a path cannot be empty" if not path else "a path cannot hold a zero byte")
     return Folder(path)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -16,7 +17,7 @@ from kvorum_node.dev_cluster import ClusterFailed, DevCluster
 
 from . import ledger as books
 from . import scenario, view
-from .director import Director
+from .director import Director, in_thread
 
 
 async def _program(
@@ -96,9 +97,10 @@ async def _main(options: argparse.Namespace, folder: Path) -> int:
     cluster = None
     if not options.embedded:
         cluster = DevCluster(folder)
-        await asyncio.to_thread(cluster.start_all)
     began = time.monotonic()
     try:
+        if cluster is not None:
+            await in_thread(cluster.start_all)
         target = str(folder / "demo.kv") if cluster is None else cluster.url
         async with kvorum.open_kv(target) as kv:
             ledger = books.Ledger()
@@ -124,13 +126,13 @@ async def _main(options: argparse.Namespace, folder: Path) -> int:
             for what, number in sorted(ledger.counters.items()):
                 screen.say(f"{what}: {number}")
         if director is not None:
-            gaps = ", ".join(f"{gap:.2f} s" for gap in director.gaps)
-            in_flight = director.in_flight_at_kills
+            gaps = " and ".join(f"{gap:.2f} s" for gap in director.gaps)
+            in_flight = " and ".join(map(str, director.in_flight_at_kills))
             summary += f"; {director.kills} leaders killed with {in_flight} operations in flight; gaps {gaps}"
         return view.finish(problems, f"{summary}; {time.monotonic() - began:.1f} s")
     finally:
         if cluster is not None:
-            await asyncio.to_thread(cluster.stop)
+            await in_thread(cluster.stop)
 
 
 def main() -> int:
@@ -149,7 +151,14 @@ def main() -> int:
     else:
         folder.mkdir(parents=True, exist_ok=True)
     try:
+        # The nodes are processes of their own: whoever ends the demo must leave it the time to end them.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         status = _run(_main(options, folder))
+    except KeyboardInterrupt:
+        print("demo: interrupted", flush=True)
+        if options.keep is None:
+            shutil.rmtree(folder)
+        return 130
     except (KvorumError, ClusterFailed, ExceptionGroup, TimeoutError, OSError) as error:
         status = view.finish([_innermost(error)], "it broke off")
     if options.keep is None and status == 0:

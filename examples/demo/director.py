@@ -5,15 +5,29 @@ again.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from kvorum_node.dev_cluster import DevCluster
 
 from .ledger import Ledger
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MIN_IN_FLIGHT = 100
 """Operations that must be under way at the moment of a kill, so that it hurts."""
 PATIENCE = 20.0
 """Seconds that anything expected may take before the demo gives up."""
+
+
+async def in_thread(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Like `asyncio.to_thread`, but a cancelled wait ends after the thread: its nodes must not be left behind."""
+    work = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **options))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 class Director:
@@ -33,7 +47,7 @@ class Director:
         votes go on, start it again.
         """
         await self._until(lambda: self._ledger.votes_finished >= finished, "votes to come in")
-        leader = await asyncio.to_thread(self._cluster.leader)
+        leader = await in_thread(self._cluster.leader)
         if before is not None:
             before()
         await self._until(
@@ -45,20 +59,20 @@ class Director:
         self.in_flight_at_kills.append(in_flight)
         self._say(f"kill -9 of the leader, node {leader + 1}, with {in_flight} operations in flight")
         # Answers that had left the dead node may still come in; what counts is the first one of the next leader.
-        await asyncio.to_thread(self._cluster.leader)
+        await in_thread(self._cluster.leader)
         acknowledged = len(self._ledger.acknowledged)
         await self._until(lambda: len(self._ledger.acknowledged) > acknowledged, "the next acknowledged vote")
         self.gaps.append(time.monotonic() - killed_at)
-        new_leader = await asyncio.to_thread(self._cluster.leader)
+        new_leader = await in_thread(self._cluster.leader)
         self._say(f"node {new_leader + 1} leads; votes are acknowledged again {self.gaps[-1]:.2f} s after the kill")
-        await asyncio.to_thread(self._cluster.start, leader)
+        await in_thread(self._cluster.start, leader)
         self._say(f"node {leader + 1} is back and catches up")
 
     async def replicas_differ(self) -> list[str]:
         """Wait until all nodes have applied the same entry; returns what is wrong with their hashes, if anything."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            replicas = await asyncio.to_thread(self._cluster.hashes)
+            replicas = await in_thread(self._cluster.hashes)
             if len({index for index, _ in replicas}) == 1:
                 index, digest = replicas[0]
                 if all(replica == (index, digest) for replica in replicas):

@@ -51,10 +51,10 @@ class View:
 
     def _draw(self) -> Group:
         table = Table.grid(padding=(0, 2))
+        table.add_row(Text("progress", style="dim"), ProgressBar(total=1.0, completed=self._progress(), width=40))
         for name, value in self._facts():
             table.add_row(Text(name, style="dim"), Text(value, style="bold"))
-        bar = ProgressBar(total=1.0, completed=self._progress(), width=60)
-        return Group(bar, table, Text(), *(Text(event) for event in self._events))
+        return Group(table, Text(), *(Text(event) for event in self._events))
 
 
 class OneLine(logging.Handler):
@@ -66,13 +66,14 @@ class OneLine(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        self._say(record.getMessage() + (f": {error}" if error else ""))
+        self._say(f"a handler failed, as it should: {error}" if error else record.getMessage())
 
 
 def finish(problems: list[str], summary: str) -> int:
-    """Print the verdict as the last line; returns the exit status."""
+    """Print the summary, and the verdict in the last line; returns the exit status."""
     sys.stdout.flush()
+    print(f"  {summary}")
     for problem in problems:
         print(f"  PROBLEM  {problem}")
-    print(f"demo: FAILED {len(problems)} problem(s), {summary}" if problems else f"demo: ok {summary}", flush=True)
+    print(f"demo: FAILED {len(problems)} problem(s)" if problems else "demo: ok", flush=True)
     return 1 if problems else 0

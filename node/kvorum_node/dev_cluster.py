@@ -11,6 +11,7 @@ folder.
 import argparse
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -112,7 +113,10 @@ class DevCluster:
         self.base_dir.mkdir(parents=True, exist_ok=True)
         if all(self.config(number).exists() for number in range(self.nodes)):
             return
-        ports = self._ports or _free_ports(self.nodes)
+        ports = self._ports
+        if not ports:
+            free = free_ports(2 * self.nodes)
+            ports = list(zip(free[::2], free[1::2], strict=True))
         members = "".join(
             f'\n[[members]]\nid = "n{number + 1}"\npeer = "{HOST}:{peer}"\nclient = "{HOST}:{client}"\n'
             for number, (client, peer) in enumerate(ports)
@@ -232,7 +236,20 @@ class DevCluster:
             return None
         return answer
 
+    def _check_ports(self, number: int) -> None:
+        """Another program's node on this port would answer in place of ours."""
+        config = tomllib.loads(self.config(number).read_text())
+        for address in (config["client_listen"], config["peer_listen"]):
+            host, _, port = address.rpartition(":")
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, int(port)))
+                except OSError as error:
+                    raise ClusterFailed(f"node {number + 1} cannot use {address}: {error.strerror}") from error
+
     def _spawn(self, number: int) -> None:
+        self._check_ports(number)
         with self.log(number).open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-m", "kvorum_node", "--config", str(self.config(number))],
@@ -307,23 +324,39 @@ def _toml(value: int | str) -> str:
     return str(value) if isinstance(value, int) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _free_ports(nodes: int) -> list[tuple[int, int]]:
-    """Ports that nobody listens on now. Held together until all are known, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(2 * nodes):
-            probe = stack.enter_context(socket.socket())
-            probe.bind((HOST, 0))
-            found.append(int(probe.getsockname()[1]))
-    return list(zip(found[::2], found[1::2], strict=True))
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, below those that the kernel gives to outgoing connections.
+
+    While a node is down, such a connection (even one of its own peers, trying to reach it) could take its port.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, _first_ephemeral_port()), 500):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterFailed(f"there are no {count} free ports on {HOST}")
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32_768
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; node numbers count from 1."""
-    parser = argparse.ArgumentParser(prog="python -m kvorum_node.dev_cluster", description="Three nodes to play with.")
+    parser = argparse.ArgumentParser(prog="scripts/cluster", description="Three nodes to play with.")
     parser.add_argument("--dir", default=".cluster", help="folder for data, logs and pids (default: .cluster)")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="start all nodes")
+    commands.add_parser("up", help="start all nodes").add_argument(
+        "--port", type=int, default=FIRST_PORT, help=f"first port of a new cluster (default: {FIRST_PORT})"
+    )
     commands.add_parser("status", help="show them")
     for name, what in (("kill", "kill -9 a node"), ("start", "start a node again")):
         commands.add_parser(name, help=what).add_argument("node", type=int, metavar="N")
@@ -331,7 +364,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--wipe", action="store_true"
     )
     options = parser.parse_args(arguments)
-    ports = [(FIRST_PORT + PORTS_PER_NODE * number, FIRST_PORT + 2 + PORTS_PER_NODE * number) for number in range(3)]
+    first = getattr(options, "port", FIRST_PORT)
+    ports = [(first + PORTS_PER_NODE * number, first + 2 + PORTS_PER_NODE * number) for number in range(3)]
     cluster = DevCluster(Path(options.dir), ports=ports)
     try:
         return _command(cluster, options)
@@ -344,10 +378,11 @@ def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
     if options.command == "up":
         cluster.start_all()
         print("three nodes are up. Try:\n")
+        kvorum = "kvorum" if shutil.which("kvorum") else os.path.relpath(Path(sys.executable).with_name("kvorum"))
         for line in (
             f"export KVORUM_URL={cluster.url}",
-            """kvorum set '["hello"]' '"world"'""",
-            """kvorum get '["hello"]'""",
+            f"""{kvorum} set '["hello"]' '"world"'""",
+            f"""{kvorum} get '["hello"]'""",
         ):
             print(f"    {line}")
         return 0

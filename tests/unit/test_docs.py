@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,20 @@ def test_links_and_named_paths_exist(page: Path) -> None:
     scripts = [ROOT / script for script in re.findall(r"scripts/[a-z]+", text)]
     missing = [str(path) for path in [*(page.parent / link for link in links), *scripts] if not path.exists()]
     assert not missing
+
+
+def test_the_readme_program_runs_as_it_stands(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("{'name': 'Nina'} 0000")
+    assert "sold" in lines
+    assert lines[-1].startswith("9 ")

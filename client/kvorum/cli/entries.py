@@ -66,8 +66,15 @@ async def get_command(options: Options, keys: tuple[str, ...]) -> int | None:
     if options.as_json or len(absent) < len(entries):
         print_entries(entries, options)
     for entry in absent:
-        note(f"kvorum: not found: {options.shown_key(entry.key)}")
+        note(f"kvorum: not found: {options.shown_key(entry.key)}{_integers(entry.key, options)}")
     return NOT_FOUND if absent else None
+
+
+def _integers(key: Key, options: Options) -> str:
+    """JSON and Python mean different keys by the same digits."""
+    if options.python or not any(type(part) is float and part.is_integer() for part in key):
+        return ""
+    return ' (numbers in a JSON key are floats; what Python wrote with an int is {"int": "1"}, or --py)'
 
 
 # ---- set and delete
@@ -119,7 +126,9 @@ def _check_options(function: Any) -> Any:
 @click.command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--expire-in", type=Duration(), help="Delete it after this time, e.g. 30m.")
+@click.option(
+    "--expire-in", type=Duration(), help="Delete it after this time: 90s, 30m, 7d; a bare number is milliseconds."
+)
 @_check_options
 @database_options
 @runs

@@ -100,10 +100,14 @@ def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
 def database_options(function: Callable[P, None]) -> Callable[P, None]:
     """The options that every command has."""
     for option in (
-        click.option("--py", "python", is_flag=True, help="Keys and values are Python literals."),
+        click.option("--py", "python", is_flag=True, help="Keys and values are Python literals: ('a', 1)."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
         click.option(
-            "--timeout", type=Duration(), default="10s", show_default=True, help="How long to try, e.g. 500ms or 5s."
+            "--timeout",
+            type=Duration(),
+            default="10s",
+            show_default=True,
+            help="How long a call may take: 500ms, 5s, 2m; a bare number is milliseconds.",
         ),
         click.option("--url", envvar="KVORUM_URL", help="A folder or kvorum://host:port,…; default $KVORUM_URL."),
     ):

@@ -50,22 +50,26 @@ def _line(entry: kvorum.Entry, options: Options) -> str:
 # ---- enqueue
 
 
+_QUEUE = click.option("--queue", default="", metavar="NAME", help="A queue of that name; default: the nameless one.")
+
+
 @click.command("enqueue")
 @click.argument("value", metavar="MESSAGE")
-@click.option("--delay", type=Duration(), help="Deliver it after this time, e.g. 10s.")
+@_QUEUE
+@click.option("--delay", type=Duration(), help="Deliver it after this time: 10s, 5m; a bare number is milliseconds.")
 @click.option(
     "--if-undelivered", multiple=True, metavar="KEY", help="Set this key to the message if nobody can handle it."
 )
 @database_options
 @runs
 async def enqueue_command(
-    options: Options, value: str, delay: timedelta | None, if_undelivered: tuple[str, ...]
+    options: Options, value: str, queue: str, delay: timedelta | None, if_undelivered: tuple[str, ...]
 ) -> int | None:
     """Put a message into the queue."""
     message = options.value(value)
     keys = [options.key(text) for text in if_undelivered]
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
-        done = await kv.enqueue(message, delay=delay, keys_if_undelivered=keys)
+        done = await kv.enqueue(message, queue=queue, delay=delay, keys_if_undelivered=keys)
     if options.as_json:
         print_json({"ok": done.ok, "versionstamp": done.versionstamp})
     else:
@@ -77,10 +81,11 @@ async def enqueue_command(
 
 
 @click.command("listen")
+@_QUEUE
 @_COUNT
 @database_options
 @runs
-async def listen_command(options: Options, count: int | None) -> int | None:
+async def listen_command(options: Options, queue: str, count: int | None) -> int | None:
     """Take messages from the queue and print them; a printed one is done."""
     require_existing(options)
     taken = 0
@@ -100,7 +105,7 @@ async def listen_command(options: Options, count: int | None) -> int | None:
             enough.set()
 
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
-        listening = asyncio.create_task(kv.listen_queue(handle, concurrency=1, prefetch=0))
+        listening = asyncio.create_task(kv.listen_queue(handle, queue=queue, concurrency=1, prefetch=0))
         ending = asyncio.create_task(enough.wait())
         await asyncio.wait([listening, ending], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()

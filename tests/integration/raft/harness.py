@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
-import socket
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.config import Limits, RaftConfig, Timing
 from kvorum_raft.errors import RaftError
 from kvorum_raft.node import RaftNode
@@ -43,18 +43,6 @@ class ListMachine:
         if payload:
             self.payloads.append(payload)
         return len(payload)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def make_members(count: int = 3) -> list[Member]:
