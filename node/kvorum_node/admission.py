@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import InvalidArgument
+from kvorum.errors import InvalidArgument, LimitExceeded
 
 from .store import validate
 
@@ -40,6 +40,12 @@ def admit(group: pb.WriteGroup) -> tuple[list[Part], list[pb.WriteResult]]:
     total = 0
     for write in group.writes:
         data = write.op
+        if len(data) > limits.MAX_ENTRY_SIZE:
+            # Before it is parsed: millions of tiny mutations would hold up the loop and take many times the memory.
+            # What the other limits allow is smaller, with all that surrounds it.
+            problem = LimitExceeded("MAX_ENTRY_SIZE", limits.MAX_ENTRY_SIZE, len(data), "encoded write")
+            refused.append(_invalid(write.seq, str(problem)))
+            continue
         try:
             op = parse(data)
             validate(op)

@@ -63,11 +63,18 @@ class NodeConfig:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("must be a text that is not empty")
+    if any(character < " " or character == "\x7f" for character in value.strip()):
+        raise ValueError(f"must not hold control characters, got {value.strip()!r}")
     return value.strip()
 
 
+def _is_number(text: str) -> bool:
+    """What int() takes is more, and what isdigit() takes is not always taken by int()."""
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
 def _milliseconds(value: Any) -> int:
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and _is_number(value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 86_400_000:
         raise ValueError("must be a whole number of milliseconds from 1 to 86400000")
@@ -86,7 +93,7 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 def _address(value: Any) -> str:
     text = _text(value)
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+    if not colon or not host or not _is_number(port) or not 1 <= int(port) <= 65_535:
         raise ValueError(f"must be host:port, got {text!r}")
     return text
 

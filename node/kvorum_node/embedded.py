@@ -135,14 +135,14 @@ class EmbeddedBackend:
             self._service.reads.submit([PendingRead(read, answers.append, _no_slices)])
             if not answers:
                 self._service.reads.serve()
-            return _checked(answers[0])
+            return self._checked(answers[0])
         future: asyncio.Future[pb.ReadResult] = self._loop.create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_collect, future, []))
         self._service.reads.submit([item])
         self._lists.add(future)
         try:
             async with asyncio.timeout(timeout):
-                return _checked(await future)
+                return self._checked(await future)
         except TimeoutError:
             raise errors.DeadlineExceeded(f"the list was not read within {timeout:g} s") from None
         finally:
@@ -231,6 +231,17 @@ class EmbeddedBackend:
             raise errors.Closed("this database is closed")
         if self._consensus.fault is not None:
             raise errors.DatabaseCorrupt(f"the database stopped and must be opened again: {self._consensus.fault}")
+
+    def _checked(self, answer: pb.ReadResult) -> pb.ReadResult:
+        if answer.status == pb.READ_STATUS_OK:
+            return answer
+        if answer.status == pb.READ_STATUS_INVALID:
+            raise errors.InvalidArgument(answer.message)
+        if answer.status == pb.READ_STATUS_OVERLOADED:
+            raise errors.Overloaded(answer.message)
+        if answer.message and answer.message in (self._service.reads.damage, self._service.lists.damage):
+            raise errors.DatabaseCorrupt(answer.message)
+        raise errors.Unavailable(answer.message)
 
     def _send(self) -> None:
         """Everything written in this turn of the loop, as groups."""
@@ -343,16 +354,6 @@ def _collect(
         whole.entries.extend(part.entries)
         whole.more = False
     future.set_result(whole)
-
-
-def _checked(answer: pb.ReadResult) -> pb.ReadResult:
-    if answer.status == pb.READ_STATUS_OK:
-        return answer
-    if answer.status == pb.READ_STATUS_INVALID:
-        raise errors.InvalidArgument(answer.message)
-    if answer.status == pb.READ_STATUS_OVERLOADED:
-        raise errors.Overloaded(answer.message)
-    raise errors.Unavailable(answer.message)
 
 
 __all__ = ["EmbeddedBackend", "EmbeddedConsumer", "open_embedded"]

@@ -10,6 +10,7 @@ The thread touches nothing but snapshots and the job in its hands; everything el
 """
 
 import asyncio
+import logging
 import queue
 import threading
 from collections import deque
@@ -17,8 +18,10 @@ from collections.abc import Callable, Iterator
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from .store import Snapshot, Store
+from .store import Snapshot, Store, StoreFault
 from .timers import Alarm
+
+logger = logging.getLogger("kvorum.node")
 
 SLICE_ROWS = 256
 SLICE_BYTES = 256 * 1024
@@ -106,6 +109,8 @@ class ListReader:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: Alarm | None = None
         self._stopped = False
+        self.damage = ""
+        """What was found in the data file, if it is damaged."""
         self._served = self._slices = self._too_old = 0
 
     def start(self) -> None:
@@ -171,7 +176,13 @@ class ListReader:
         loop = self._loop
         assert loop is not None
         while (job := self._jobs.get()) is not None:
-            part = job.step(self._store)
+            try:
+                part = job.step(self._store)
+            except StoreFault as fault:
+                # The other lists may well be readable: this thread must live on for them.
+                logger.critical("a list cannot be read: %s", fault)
+                self.damage = str(fault)
+                part = pb.ReadResult(id=job.read.id, status=pb.READ_STATUS_NO_LEADER, message=self.damage)
             if not part.more:
                 job.release()
             loop.call_soon_threadsafe(self._stepped, job, part)

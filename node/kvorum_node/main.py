@@ -97,6 +97,8 @@ def check_ports(config: NodeConfig) -> None:
                 probe.bind(place)
                 # Binding beside a socket that is not listening yet succeeds; listening does not.
                 probe.listen(1)
+        except UnicodeError:
+            raise ConfigurationError(f"cannot listen for {what}s on {address}: not a host name") from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 reason = f"port {port} is taken by another process"
@@ -107,9 +109,9 @@ def check_ports(config: NodeConfig) -> None:
 
 def prepare_folder(folder: Path) -> None:
     """Make the data folder. Raises ConfigurationError if it cannot be one."""
-    if (folder / "FORMAT").exists() or (folder / "data.mdb").exists():
-        raise ConfigurationError(f"{folder} is an embedded database, not the folder of a node")
     try:
+        if (folder / "FORMAT").exists() or (folder / "data.mdb").exists():
+            raise ConfigurationError(f"{folder} is an embedded database, not the folder of a node")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from None

@@ -6,6 +6,7 @@ to the list thread.
 """
 
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -15,8 +16,10 @@ from kvorum_raft.errors import Overloaded, RaftError
 
 from .barrier import Barrier
 from .lists import ListJob, ListReader
-from .store import Store
+from .store import Store, StoreFault
 from .timers import Alarm, Timers
+
+logger = logging.getLogger("kvorum.node")
 
 SLICE_KEYS = 256
 """Keys read in one callback: about 2 ms."""
@@ -72,6 +75,8 @@ class Reads:
         self._tie = 0
         self._overdue = Alarm(timers, self._drop_overdue)
         self._served = 0
+        self.damage = ""
+        """What was found in the data file, if it is damaged."""
 
     def submit(self, items: Sequence[PendingRead]) -> None:
         """Take the reads of a frame; answers may come before this returns."""
@@ -204,12 +209,22 @@ class Reads:
                 answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
                 keys = read.keys
                 add = answer.entries.append
-                for key in keys:
-                    add(snapshot.get(key))
+                try:
+                    for key in keys:
+                        add(snapshot.get(key))
+                except StoreFault as fault:
+                    self._found_damage(item, fault)
+                    break  # the snapshot is of no more use
                 left -= len(keys) or 1
                 self._served += 1
                 item.reply(answer)
         self._serve_soon()
+
+    def _found_damage(self, item: PendingRead, fault: StoreFault) -> None:
+        """Another node may have what cannot be read here, so the client is sent on."""
+        logger.critical("a key cannot be read: %s", fault)
+        self.damage = str(fault)
+        _refuse(item, pb.READ_STATUS_NO_LEADER, self.damage)
 
 
 def check_read(read: pb.Read) -> str:

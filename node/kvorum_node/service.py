@@ -51,7 +51,13 @@ class NodeService:
     """See the module. Callbacks come on the loop, possibly before the call that they answer returns."""
 
     def __init__(
-        self, store: Store, consensus: Consensus, timers: Timers, settings: ServiceSettings | None = None
+        self,
+        store: Store,
+        consensus: Consensus,
+        timers: Timers,
+        settings: ServiceSettings | None = None,
+        *,
+        lists: ListReader | None = None,
     ) -> None:
         self.settings = settings = settings or ServiceSettings()
         self.store = store
@@ -61,7 +67,7 @@ class NodeService:
         self.delivery.attach(self.proposer)
         self.hub = ChangeHub(store)
         self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
-        self.lists = ListReader(store)
+        self.lists = lists if lists is not None else ListReader(store)
         self.reads = Reads(store, self.barrier, self.lists, timers)
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)

@@ -69,14 +69,17 @@ class LogStore:
         self._meta = env.open_db(b"meta")
 
     @classmethod
-    def open(cls, path: Path, *, map_size: int) -> "LogStore":
-        """Open or create. Raises RaftFault (disk) or ConfigurationError (newer format, not usable)."""
+    def open(cls, path: Path, *, map_size: int, open_env: Callable[..., lmdb.Environment] = lmdb.open) -> "LogStore":
+        """Open or create. `open_env` has the signature of `lmdb.open`; simulations bring another one.
+
+        Raises RaftFault (disk) or ConfigurationError (newer format, not usable).
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
             data = path / "data.mdb"
             if data.exists():
                 _forget_cached_pages(data)
-            env = lmdb.open(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
+            env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
             _check_size(env, data)
             store = cls(path, env)
             store._check_format()

@@ -74,7 +74,8 @@ class RaftNode:
 
     `machine.applied_index` may be behind the log: what is missing is applied again. `first_payload(cluster_id)` makes
     the first command of a new cluster. `on_fault` is called once, when nothing may be sent any more; by default it ends
-    the process. `wall` gives Unix milliseconds.
+    the process. `wall` gives Unix milliseconds. `open_log` (as `LogStore.open`) and `make_disk` are what simulations
+    replace: the log's environment and the thread that writes it.
     """
 
     def __init__(
@@ -87,8 +88,12 @@ class RaftNode:
         wall: Callable[[], int] = _wall_ms,
         rng: random.Random | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        open_log: Callable[..., LogStore] = LogStore.open,
+        make_disk: Callable[[LogStore, Callable[[int, RaftFault | None], None]], LmdbDisk] = LmdbDisk,
     ) -> None:
         self._config = config
+        self._open_log = open_log
+        self._make_disk = make_disk
         self._machine = machine
         self._first_payload = first_payload
         self._folder = config.data_dir / "raft"
@@ -144,13 +149,13 @@ class RaftNode:
         config, loop = self._config, self._loop
         self._lock_folder()
         check_refused(self._folder)
-        store = self._store = LogStore.open(self._folder / "log", map_size=config.map_size)
+        store = self._store = self._open_log(self._folder / "log", map_size=config.map_size)
         identity = ids.started(store.get(ids.IDENTITY_KEY), config.node_id, self._random_bytes)
         stored = store.verify(cache=config.limits.log_cache)
         formation = store.get(ids.FORMATION_KEY)
         admissions = [ids.decode_admission(record) for record in store.records(ids.ADMISSION_PREFIX)]
         store.put_now({ids.IDENTITY_KEY: identity.encode()})
-        self._disk = LmdbDisk(store, self._report)
+        self._disk = self._make_disk(store, self._report)
         self._journal = RaftJournal(self._disk, stored, cache=config.limits.log_cache, clock=loop.time)
         self._transport = PeerTransport(config, self, self._rng)
         self._core = SafeSyncObj(

@@ -23,6 +23,7 @@ Rules that this core keeps, beyond textbook Raft:
 """
 
 import logging
+from typing import Final
 
 from pysyncobj.node import Node
 
@@ -31,6 +32,9 @@ from kvorum_raft.core_follower import FollowerSide
 from kvorum_raft.core_leader import LeaderSide
 from kvorum_raft.core_state import CANDIDATE, FOLLOWER, LEADER
 from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftError
+
+MAX_TERM_STEP: Final = 1 << 32
+"""Terms that elections cannot pass through while a node is away: a hundred a second for a year."""
 
 _log = logging.getLogger("kvorum.raft")
 __all__ = ["CANDIDATE", "FOLLOWER", "LEADER", "SafeSyncObj"]
@@ -132,6 +136,9 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         """Raises ProtocolError for what no sound peer sends, RaftFault for what must not be."""
         if self.stopped or self.configuration is None:
             return  # an empty folder answers nobody
+        if max(envelope.term, envelope.pre_vote_reply.current_term) > self.term + MAX_TERM_STEP:
+            # One such message, adopted and stored, would use up the terms of the whole cluster for good.
+            raise ProtocolError(f"node {node.id} speaks of term {envelope.term}, far beyond term {self.term}")
         body = envelope.WhichOneof("body")
         if body == "pre_vote":
             self._answer_pre_vote(node, envelope)

@@ -16,7 +16,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.backend import WriteOutcome
-from kvorum.cluster.connection import NodeFailed
+from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import ClusterConsumer, Consumers
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.deadlines import Deadlines
@@ -31,7 +31,10 @@ RETURN_TIMEOUT: Final = 10.0
 
 
 class ClusterBackend:
-    """`kvorum.backend.Backend` over a cluster. Make one with `kvorum.cluster.connect`."""
+    """`kvorum.backend.Backend` over a cluster. Make one with `kvorum.cluster.connect`.
+
+    `connect` makes the connection to a node.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class ClusterBackend:
         token: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         rng: random.Random | None = None,
+        connect: Callable[..., Connection] = Connection,
     ) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -64,6 +68,7 @@ class ClusterBackend:
             client_name=f"kvorum-python/{__version__} pid {self._pid}",
             token=token or "",
             credentials=credentials,
+            connect=connect,
         )
 
     async def open(self, timeout: float) -> None:

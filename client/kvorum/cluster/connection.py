@@ -87,11 +87,7 @@ class Connection:
         self.address = address
         self.ended: asyncio.Future[NodeFailed] = loop.create_future()
         self._loop = loop
-        self._channel: Any
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(name(address), options=_OPTIONS)
-        else:
-            self._channel = grpc.aio.secure_channel(name(address), credentials, options=_OPTIONS)
+        self._channel = self._open_channel(name(address), credentials)
         self._call: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dirty = True
@@ -103,6 +99,11 @@ class Connection:
         self._pinged_at: float | None = None
         self._ping = 0
         self._ping_due = False
+
+    def _open_channel(self, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options=_OPTIONS)
+        return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
 
     async def greet(self, hello: pb.Hello, timeout: float) -> pb.ServerFrame:
         """Open the stream and return the node's first frame, which holds its HelloReply. Errors: NodeFailed."""

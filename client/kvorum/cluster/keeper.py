@@ -89,7 +89,9 @@ class Keeper:
         client_name: str,
         token: str,
         credentials: grpc.ChannelCredentials | None,
+        connect: Callable[..., Connection] = Connection,
     ) -> None:
+        self._connect = connect
         self._loop = loop
         self._route = route
         self._under_way = under_way
@@ -166,7 +168,7 @@ class Keeper:
             if delay := self._route.delay():
                 await asyncio.sleep(delay)
             address = self._route.next()
-            connection = Connection(address, self._loop, self._credentials)
+            connection = self._connect(address, self._loop, self._credentials)
             farewell = None
             try:
                 await self._greet(connection)

@@ -311,6 +311,8 @@ class Writes:
             for result in group.results:
                 pending = live.get(result.seq)
                 if pending is None or not pending.on_stream:
+                    if not result.seq and result.outcome == pb.OUTCOME_SESSION_EXPIRED:
+                        self._end(session)  # it answers no write: a consumer asked in the session's name
                     continue
                 outcome = result.outcome
                 if 0 < outcome <= pb.OUTCOME_RANGE_ERROR:
@@ -359,17 +361,23 @@ class Writes:
     def _session_expired(self, pending: PendingWrite) -> None:
         session = pending.session
         if session is not None and session is self._session:
-            self._session = None
-            self._expired[session.id] = session
-            self._outbox.clear()
-            self._later.clear()
-            # appendleft turns the order around, so the newest is moved first.
-            for other in reversed(list(session.live.values())):
-                if not other.on_stream:
-                    self._move(other)
-            self._retire(session)
+            self._end(session)
         else:
             self._move(pending)
+
+    def _end(self, session: Session) -> None:
+        """The current session has expired; said of an older one, it is no news."""
+        if session is not self._session:
+            return
+        self._session = None
+        self._expired[session.id] = session
+        self._outbox.clear()
+        self._later.clear()
+        # appendleft turns the order around, so the newest is moved first.
+        for other in reversed(list(session.live.values())):
+            if not other.on_stream:
+                self._move(other)
+        self._retire(session)
 
     def _move(self, pending: PendingWrite) -> None:
         """A write of an expired session has no attempt on the stream:

@@ -51,6 +51,8 @@ class ApiServer:
                 ("grpc.max_concurrent_streams", 1_000),
                 ("grpc.keepalive_time_ms", milliseconds),
                 ("grpc.keepalive_timeout_ms", milliseconds),
+                # Without it a ping may go unanswered for a minute, whatever the keepalive's timeout says.
+                ("grpc.http2.ping_timeout_ms", milliseconds),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 500),
                 ("grpc.http2.max_ping_strikes", 0),

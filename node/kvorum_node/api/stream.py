@@ -399,8 +399,15 @@ class Stream:
         if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
             raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
         self._consumers[request.id] = self._service.delivery.start_consumer(
-            self._session, request, self._outbox.put_delivery
+            self._session, request, self._outbox.put_delivery, partial(self._session_expired, self._session)
         )
+
+    def _session_expired(self, session: bytes) -> None:
+        """A consumer's session is closed. A client that only listens makes no write that would tell it."""
+        if session == self._session:
+            answer = pb.ResultGroup(session=session)
+            answer.results.add(outcome=pb.OUTCOME_SESSION_EXPIRED, message="the session of this consumer is closed")
+            self._answer(answer)
 
     def _goodbye(self, *, release: bool) -> None:
         self._service.delivery.stop_session(self._session)

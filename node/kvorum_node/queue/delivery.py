@@ -23,7 +23,7 @@ A new leader starts from `store.leases()`; a deposed one forgets everything but 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -91,6 +91,7 @@ class QueueStore(Protocol):
     def next_due_ms(self, queue: str) -> int | None: ...
     def leases(self) -> Sequence[Any]: ...
     def delivery(self, message_id: bytes, lease_id: bytes) -> pb.Delivery | None: ...
+    def session_exists(self, session: bytes) -> bool: ...
 
 
 class Delivery:
@@ -138,17 +139,22 @@ class Delivery:
         if self._leading and any(hands.held for hands in self._hands.of_session(session)):
             self._lapse_later(session)
 
-    def start_consumer(self, session: bytes, request: pb.StartConsumer, sink: Sink) -> Consumer:
-        """Deliver to `sink` from now on.
+    def start_consumer(
+        self, session: bytes, request: pb.StartConsumer, sink: Sink, on_expired: Callable[[], None] | None = None
+    ) -> Consumer:
+        """Deliver to `sink` from now on; `on_expired` is called when nothing can come any more, because the session
+        is closed.
 
         A consumer of the same number that is still here belongs to a dead connection: it is replaced.
         """
         holder = (session, request.id)
-        hands = self._hands.get(holder)
-        if hands.consumer is not None:
-            self._remove(hands.consumer)
+        before = self._hands.find(holder)
+        if before is not None and before.consumer is not None:
+            self._remove(before.consumer)
+        hands = self._hands.get(holder)  # only now: with its consumer gone, an idle holder was forgotten
         known = {held.lease_id for held in request.held}
-        consumer = Consumer(holder, request.queue, request.credits, max(1, request.concurrency), sink, known, hands)
+        concurrency = max(1, request.concurrency)
+        consumer = Consumer(holder, request.queue, request.credits, concurrency, sink, known, hands, on_expired)
         hands.consumer = consumer
         hands.concurrency = consumer.concurrency
         line = self._lines.get(consumer.queue)
@@ -338,12 +344,28 @@ class Delivery:
             if not isinstance(error, NotLeader):
                 line.alarm.set_no_later(RETRY_DELAY)
             return
+        session = consumer.holder[0]
+        if session and not granted and not self._store.session_exists(session):
+            self._expire(session)
+            self._pump(line.queue)
+            return
         if asked:
             line.burst = min(line.burst * 2, MAX_BURST) if granted == count else 1
         if granted or not asked:
             self._pump(line.queue)
         else:
             line.alarm.set_no_later(COOL_DOWN)
+
+    def _expire(self, session: bytes) -> None:
+        """The session is closed, so apply grants it nothing, and to go on asking would fill the log. Its client was
+        away when that happened, or was never let in: it must hear of it, or it would wait for ever.
+        """
+        for hands in self._hands.of_session(session):
+            consumer = hands.consumer
+            if consumer is not None:
+                self._remove(consumer)
+                if consumer.on_expired is not None:
+                    consumer.on_expired()
 
     def _push_again(self, consumer: Consumer) -> None:
         for lease in list(consumer.hands.held.values()):

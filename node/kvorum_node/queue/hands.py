@@ -45,6 +45,8 @@ class Consumer:
     known: set[bytes]
     """Leases that it said it holds when it connected, or that went out to it since."""
     hands: "Hands"
+    on_expired: Callable[[], None] | None = None
+    """Told that its session is closed, so that it gets nothing more."""
     reserved: int = 0
     """Credits bound by Lease commands whose answer is not there yet."""
 

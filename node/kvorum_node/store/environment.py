@@ -22,6 +22,7 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,17 @@ class Environment:
     """An open folder. `env` is the LMDB environment, `rebuilt` says that a state which was there could not be trusted
     and was deleted."""
 
-    def __init__(self, path: Path, *, durable: bool, map_size: int, max_readers: int, host: Host) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool,
+        map_size: int,
+        max_readers: int,
+        host: Host,
+        open_env: Callable[..., lmdb.Environment] = lmdb.open,
+    ) -> None:
+        self._lmdb_open = open_env
         self.path = path
         self.durable = durable
         self.rebuilt = False
@@ -127,6 +138,8 @@ class Environment:
             self._begin_anew()
         if self._complete and not has_data:
             raise DatabaseCorrupt(f"{self.path / _DATA} is missing: the database was here, and its data file is gone")
+        if self._complete:
+            self._refuse_cut_file()
         self._open_env()
         if not self._has_state():
             if self._complete:
@@ -136,9 +149,19 @@ class Environment:
             self._complete = True
             self._write_format()
 
+    def _refuse_cut_file(self) -> None:
+        """A data file never shrinks, so one that is smaller than when it was last closed was cut, e.g. by a copy that
+        did not end. LMDB would map it all the same, and reading behind its end kills the process (SIGBUS)."""
+        clean, size = _read_json(self.path / _CLEAN), (self.path / _DATA).stat().st_size
+        known = clean.get("size") if clean is not None and clean.get("uuid") == self._uuid else None
+        if isinstance(known, int) and size < known:
+            raise DatabaseCorrupt(
+                f"{self.path / _DATA} is damaged: it has {size:,} bytes, and had {known:,} when it was last closed"
+            )
+
     def _open_env(self) -> None:
         try:
-            self._env = lmdb.open(
+            self._env = self._lmdb_open(
                 str(self.path),
                 map_size=self._map_size,
                 max_readers=self._max_readers,
@@ -158,9 +181,12 @@ class Environment:
 
     def _has_state(self) -> bool:
         """True if the environment holds a state of this format; raises DatabaseCorrupt for a newer one."""
-        with self.env.begin() as txn:
-            row = txn.get(records.STATE_KEY)
-            own = txn.get(records.UUID_KEY)
+        try:
+            with self.env.begin() as txn:
+                row = txn.get(records.STATE_KEY)
+                own = txn.get(records.UUID_KEY)
+        except lmdb.Error as error:
+            raise DatabaseCorrupt(f"{self.path / _DATA} is damaged: {error}") from error
         if row is not None:
             self._check_format(records.state_format(row), _DATA)
         return row is not None and own == self._uuid.encode()
@@ -282,7 +308,7 @@ class Environment:
             if clean:
                 self._env.sync(True)
             self._close_env()
-            if clean and not self.durable:
+            if clean:
                 self._write(_CLEAN, self._clean_fields())
         finally:
             self._close_env()

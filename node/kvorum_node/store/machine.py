@@ -7,7 +7,7 @@ leaves nothing. Applying is a generator that yields between slices of bounded wo
 after the transaction was committed.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,19 +71,22 @@ class Store:
         force_rebuild: bool = False,
         slice_commits: int = _SLICE,
         host: Host | None = None,
+        open_env: "Callable[..., lmdb.Environment] | None" = None,
     ) -> "Store":
         """Open or create the state in folder `path`.
 
         durable=True syncs each entry: an embedded database, which is its own truth. durable=False does not: a replica,
         whose truth is the log; unless it is proven that nothing was lost, its state is deleted and `rebuilt` is True
         (`force_rebuild` does so at will). `map_size` bounds the state's size in bytes and never grows while it is open.
+        `open_env` replaces `lmdb.open` in simulations.
 
         Errors: DatabaseLocked, DatabaseCorrupt, InvalidArgument (of `kvorum.errors`), StoreFault, OSError.
         """
         if durable and force_rebuild:
             raise ValueError("an embedded database has no log to be rebuilt from")
+        other: dict[str, Any] = {} if open_env is None else {"open_env": open_env}
         environment = Environment(
-            path, durable=durable, map_size=map_size, max_readers=max_readers, host=host or LinuxHost()
+            path, durable=durable, map_size=map_size, max_readers=max_readers, host=host or LinuxHost(), **other
         )
         environment.open(force_rebuild=force_rebuild)
         try:
@@ -175,6 +178,11 @@ class Store:
         """Ids of all sessions, oldest first."""
         with self._env.begin() as txn:
             return sessions.session_ids(txn)
+
+    def session_exists(self, session: bytes) -> bool:
+        """Whether a session is open."""
+        with self._env.begin() as txn:
+            return sessions.is_open(txn, session)
 
     def statistics(self) -> dict[str, float]:
         """Sizes in bytes, counts, where the state stands. `used_bytes` is the high-water mark of the data file; what

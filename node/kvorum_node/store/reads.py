@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+import lmdb
 
 from kvorum._proto import kvorum_pb2 as pb
 
 from . import records, trie
+from .errors import StoreFault
 from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
-
-if TYPE_CHECKING:
-    import lmdb
 
 _LAST_NUMBER = b"\xff\xff"
 
@@ -23,9 +22,14 @@ def make_entry(key: bytes, row: bytes) -> pb.KvEntry:
     return pb.KvEntry(key=key, value=row[11:], encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
 
 
+def _damaged(error: lmdb.Error) -> StoreFault:
+    return StoreFault(f"the data file is damaged: {error}")
+
+
 class Snapshot:
     """The state as one entry left it: an LMDB read transaction, so close it soon (it is a context manager).
 
+    `get` and the ranges raise StoreFault if the data file turns out to be damaged; then the snapshot is of no more use.
     Not for use by two threads at once; any one thread will do.
     """
 
@@ -64,11 +68,14 @@ class Snapshot:
 
     def get(self, key: bytes) -> pb.KvEntry:
         """The key's row; its versionstamp is empty if there is none."""
-        if len(key) <= trie.CHUNK:
-            row = self._get(trie.ROOT + key)
-        else:
-            name = trie.locate(self._txn, key)
-            row = None if name is None else self._get(name)
+        try:
+            if len(key) <= trie.CHUNK:
+                row = self._get(trie.ROOT + key)
+            else:
+                name = trie.locate(self._txn, key)
+                row = None if name is None else self._get(name)
+        except lmdb.Error as error:
+            raise _damaged(error) from error
         return pb.KvEntry(key=key) if row is None else make_entry(key, row)
 
     def range(self, selected: pb.ReadRange) -> list[pb.KvEntry]:
@@ -81,11 +88,14 @@ class Snapshot:
         left = selected.limit
         if not left:
             return
-        for key, row in trie.scan(self._txn, selected.start, selected.end, reverse=selected.reverse):
-            yield make_entry(key, row)
-            left -= 1
-            if not left:
-                return
+        try:
+            for key, row in trie.scan(self._txn, selected.start, selected.end, reverse=selected.reverse):
+                yield make_entry(key, row)
+                left -= 1
+                if not left:
+                    return
+        except lmdb.Error as error:
+            raise _damaged(error) from error
 
     def expire_at_ms(self, key: bytes) -> int | None:
         """When a sweep may delete the key, Unix milliseconds; None = never, or there is no such key."""

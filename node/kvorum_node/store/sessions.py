@@ -248,6 +248,10 @@ def _result_rows(txn: "lmdb.Transaction[bytes]", session: bytes) -> list[tuple[b
     return found
 
 
+def is_open(txn: "lmdb.Transaction[bytes]", session: bytes) -> bool:
+    return len(session) == STAMP_SIZE and txn.get(SESSION + session) is not None
+
+
 def session_ids(txn: "lmdb.Transaction[bytes]") -> list[bytes]:
     found: list[bytes] = []
     with txn.cursor() as cursor:

@@ -82,14 +82,14 @@ def _is_plain_set(mutation: pb.Mutation) -> bool:
 
 
 def _other_size(write: pb.AtomicWrite) -> int:
-    """Checked and deleted keys, payloads, undelivered keys and backoff steps. Looked at only if all bytes together
-    exceed the limit."""
+    """Checked and deleted keys, payloads, queue names, undelivered keys, backoff steps and reasons. Looked at only if
+    all bytes together exceed the limit."""
     total = sum(len(check.key) for check in write.checks)
     total += sum(len(mutation.key) for mutation in write.mutations if mutation.type == _DELETE)
     for message in write.enqueues:
-        total += len(message.payload) + sum(map(len, message.keys_if_undelivered))
+        total += len(message.payload) + len(message.queue) + sum(map(len, message.keys_if_undelivered))
         total += _INTERVAL_SIZE * len(message.backoff.delays_ms)
-    return total
+    return total + sum(len(verdict.reason) for verdict in write.settles)
 
 
 def _key(key: bytes, at: str, extra: int = 0) -> int:

@@ -1,6 +1,7 @@
 """The embedded backend on real folders: durability, ownership, watch, queue, expiry."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import kvorum
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.embedded import EmbeddedBackend, open_embedded
@@ -321,3 +323,34 @@ async def test_status(backend: EmbeddedBackend) -> None:
 async def test_a_timeout_is_an_unknown_outcome(backend: EmbeddedBackend) -> None:
     with pytest.raises(errors.OutcomeUnknown):
         await backend.write(set_op(b"\x02a\x00"), timeout=0)
+
+
+async def test_damage_in_the_data_file_is_told_as_such_and_holds_nobody_up(tmp_path: Path) -> None:
+    async with kvorum.open_kv(tmp_path) as kv:
+        for number in range(100):
+            await kv.set(("d", number), f"value {number} " * 100)
+    data = bytearray((tmp_path / "data.mdb").read_bytes())
+    for page in range(0, len(data), 4_096):
+        if data.find(b"value 50 value 50", page, page + 4_096) >= 0:
+            data[page + 10 : page + 12] = bytes(2)  # what kind of page it is
+    (tmp_path / "data.mdb").write_bytes(data)
+    async with kvorum.open_kv(tmp_path) as kv:
+        for _ in range(2):
+            with pytest.raises(errors.DatabaseCorrupt, match="the data file is damaged"):
+                await kv.get(("d", 50), timeout=2_000)
+            with pytest.raises(errors.DatabaseCorrupt, match="the data file is damaged"):
+                await kv.list(start=("d", 50), end=("d", 51), timeout=2_000).page()
+        together = await asyncio.gather(*(kv.get(("d", number)) for number in (50, 10)), return_exceptions=True)
+        assert isinstance(together[0], errors.DatabaseCorrupt)
+        assert isinstance(together[1], kvorum.Entry) and together[1].value == "value 10 " * 100
+        assert len(await kv.list(start=("d", 10), end=("d", 20)).page()) == 10
+
+
+async def test_a_data_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    async with kvorum.open_kv(tmp_path) as kv:
+        for number in range(20):
+            await kv.set(("d", number), b"x" * 60_000)
+    os.truncate(tmp_path / "data.mdb", 8_192)
+    for _ in range(2):
+        with pytest.raises(errors.DatabaseCorrupt, match=r"it has 8,192 bytes, and had [\d,]+ when it was last closed"):
+            await kvorum.open_kv(tmp_path)

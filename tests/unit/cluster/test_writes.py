@@ -258,6 +258,21 @@ def test_an_expired_session_is_replaced_for_writes_without_doubt(writes: Writes)
     assert one.result and two.result and three.result
 
 
+def test_an_expired_session_is_told_without_a_write_too(writes: Writes) -> None:
+    _, on_stream = submit(writes, b"on the stream")
+    sent(writes)
+    _, waiting = submit(writes, b"waiting")
+    answer(writes, pb.OUTCOME_SESSION_EXPIRED, 0)
+    assert not writes.session_id and writes.needs_session
+    answer(writes, pb.OUTCOME_DONE, 1)
+    assert on_stream.result is not None
+    writes.session_opened(b"session-02")
+    answer(writes, pb.OUTCOME_SESSION_EXPIRED, 0)  # late, and of the old session
+    assert writes.session_id == b"session-02"
+    assert [write.op for write in sent(writes).writes] == [b"waiting"]
+    assert not waiting.done()
+
+
 def test_an_expired_session_leaves_a_write_with_an_attempt_in_doubt_unknown(writes: Writes) -> None:
     _, doubtful = submit(writes, b"doubtful")
     sent(writes)

@@ -6,6 +6,7 @@ import pytest
 
 from kvorum_node.config import SETTINGS, load
 from kvorum_node.logs import LineFormatter
+from kvorum_node.main import check_ports
 from kvorum_raft.errors import ConfigurationError
 
 GOOD = """
@@ -80,6 +81,10 @@ def test_a_single_node_needs_no_members(tmp_path: Path) -> None:
         (('"127.0.0.1:7411"', '"127.0.0.1:seven"'), ["host:port"]),
         (('client = "127.0.0.1:7411"', ""), ["lacks client"]),
         (('node_id = "n1"', "node_id = "), ["TOML"]),
+        (('node_id = "n1"', r'node_id = "n\n1"'), ["node_id", "control characters"]),
+        (('data_dir = "data"', r'data_dir = "a\u0000b"'), ["data_dir", "control characters"]),
+        (("lease_ms = 1000", 'lease_ms = "²"'), ["lease_ms", "milliseconds"]),
+        (('"127.0.0.1:7411"', '"127.0.0.1:²"'), ["host:port"]),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], names: list[str]) -> None:
@@ -128,3 +133,10 @@ def test_a_log_record_is_one_line_whatever_it_holds() -> None:
     assert "\n" not in text
     assert "level=info node=n1" in text
     assert json.loads(LineFormatter("n1", "json").format(record))["message"] == 'said "a\nb"'
+
+
+def test_what_is_no_host_name_is_named(tmp_path: Path) -> None:
+    long = "x" * 300 + ":7401"
+    config = load(write(tmp_path, GOOD.replace("lease_ms = 1000", f'client_listen = "{long}"', 1)), {}, {})
+    with pytest.raises(ConfigurationError, match=r"cannot listen for clients on x+:7401: not a host name"):
+        check_ports(config)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -79,6 +80,20 @@ def test_an_idle_consumer_comes_before_the_stock_of_a_busy_one(node: Node) -> No
     idle = Receiver(node, session, number=2, credits=100, concurrency=1)
     node.enqueue()
     assert (len(busy.got), len(idle.got)) == (2, 1)
+
+
+def test_a_consumer_that_replaces_an_idle_one_is_served(node: Node) -> None:
+    """A client reconnects before the node notices that the old stream is dead."""
+    session = node.open_session()
+    old, new = (Receiver(node, session, number=1) for _ in range(2))
+    entries = len(node.consensus.payloads)
+    node.enqueue(b"hello")
+    assert (old.payloads, new.payloads) == ([], [b"hello"])
+    assert len(node.consensus.payloads) == entries + 1
+    node.service.delivery.stop_consumer(old.consumer)  # the old stream ends at last
+    assert node.settle_message(new.got[0]) == pb.OUTCOME_DONE
+    node.enqueue(b"again")
+    assert new.payloads == [b"hello", b"again"]
 
 
 def test_other_queues_are_left_alone(node: Node) -> None:
@@ -408,3 +423,22 @@ def _enqueue(payload: bytes) -> bytes:
     op = pb.AtomicWrite()
     op.enqueues.add(queue="q", payload=payload)
     return op.SerializeToString()
+
+
+def test_consumers_of_a_closed_session_are_told_once_and_ask_no_more(node: Node) -> None:
+    session, other = node.open_session(), node.open_session()
+    told: list[int] = []
+    got: list[pb.Delivery] = []
+    for number in (1, 2):
+        request = pb.StartConsumer(id=number, queue="q", credits=10)
+        node.service.delivery.start_consumer(session, request, got.append, partial(told.append, number))
+    node.service.submit(pb.Command(close_sessions=pb.CloseSessions(sessions=[session])), lambda *_: None)
+    node.timers.settle()
+    node.enqueue(b"first")
+    node.timers.advance(1)
+    assert sorted(told) == [1, 2] and not got
+    entries = len(node.consensus.payloads)
+    node.timers.advance(60)
+    assert len(node.consensus.payloads) == entries
+    receiver = Receiver(node, other)
+    assert receiver.payloads == [b"first"]

@@ -446,3 +446,25 @@ def test_a_leader_whose_log_lacks_the_first_payload_adds_it() -> None:
     world.pump(5)
     kinds = [world.nodes["C"].journal.entry(index).kind for index in range(1, leader.last_index + 1)]
     assert kinds == [Kind.CONFIGURATION, Kind.NO_OP, Kind.COMMAND]
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        pb.Envelope(term=(1 << 64) - 1, stale=pb.Stale()),
+        pb.Envelope(term=(1 << 64) - 1, append=pb.Append()),
+        pb.Envelope(term=(1 << 64) - 1, pre_vote=pb.PreVote(last_index=1 << 60, last_term=1 << 60)),
+        pb.Envelope(term=1, pre_vote_reply=pb.PreVoteReply(granted=True, attempt=1, current_term=(1 << 64) - 1)),
+    ],
+    ids=lambda envelope: envelope.WhichOneof("body"),
+)
+def test_a_term_that_no_election_can_have_reached_is_neither_adopted_nor_stored(
+    world: World, envelope: pb.Envelope
+) -> None:
+    node = world.nodes["A"]
+    before = node.core.term
+    with pytest.raises(ProtocolError, match="far beyond term"):
+        _receive(node, "B", envelope)
+    assert node.core.term == node.core.journal.term == before
+    _receive(node, "B", pb.Envelope(term=before + (1 << 32), stale=pb.Stale()))
+    assert node.core.term == before + (1 << 32)

@@ -345,6 +345,12 @@ def test_a_lost_data_file_of_an_embedded_database_is_not_an_empty_database(folde
     with pytest.raises(DatabaseCorrupt, match=r"data\.mdb is missing"):
         Store.open(folder, durable=True, map_size=1 << 26)
     lmdb.open(str(folder)).close()
+    with pytest.raises(
+        DatabaseCorrupt, match=r"is damaged: it has 8,192 bytes, and had [\d,]+ when it was last closed"
+    ):
+        Store.open(folder, durable=True, map_size=1 << 26)
+    with lmdb.open(str(folder), map_size=1 << 26) as foreign, foreign.begin(write=True) as txn:
+        txn.put(b"x", bytes(100_000))  # no smaller than the lost one
     with pytest.raises(DatabaseCorrupt, match="does not belong"):
         Store.open(folder, durable=True, map_size=1 << 26)
 
