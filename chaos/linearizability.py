@@ -1,0 +1,184 @@
+"""Key by key: is there an order of the operations, each at a moment between its call and its return, that explains
+everything that was seen?
+
+A depth-first search as Wing and Gong describe it, with Lowe's memory of states that were looked at already. Keys are
+independent in this question, so each is searched by itself. Versionstamps are only names here (`register`); that they
+grow is judged by `serializability`, and as mere *hints* they decide what is tried first: in a right history the search
+then hardly ever turns back, in a wrong one the hints are no proof and the search goes on.
+
+* An operation can come next if no other one that must come had returned before it was called.
+* One that sees the state without changing it is taken as soon as it fits: to wait could only make it harder.
+* A write whose outcome is unknown may come at any time after its call, or never. These are tried last, unless
+  somebody waits for a stamp that no known commit has.
+* What was denied (`not applied`) takes no part: if its effect is seen, nothing explains it.
+
+A state is (operations taken, register). The operations taken are an index, below which all are, a bit set above it,
+and a bit set of unknown ones. Rejected: the breadth-first variant that keeps all states at each return, which doubles
+with each unknown write whether or not anybody ever sees it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from .history import Operation
+from .register import ABSENT, State, Step, project, take
+from .verdict import Verdict
+
+WORK_LIMIT: Final = 400_000
+"""States looked at for each key; a good history of n operations takes about n."""
+_NEVER: Final = 1 << 63
+_LAST: Final = "~"
+"""Greater than any versionstamp."""
+
+
+def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verdict:
+    """Judge a history key by key. `undecided` if the work limit of a key did not suffice, and no key is wrong."""
+    by_key: dict[str, list[Step]] = defaultdict(list)
+    for operation in operations:
+        if operation.outcome == "not applied" or (operation.outcome == "unknown" and not operation.effects):
+            continue
+        for key in operation.keys:
+            by_key[key].append(project(operation, key))
+    work = 0
+    undecided: Verdict | None = None
+    for key in sorted(by_key):
+        verdict = _Search(key, by_key[key], work_limit).run()
+        work += verdict.work
+        if verdict.state == "invalid":
+            return Verdict("invalid", verdict.explanation, work)
+        if verdict.state == "undecided":
+            undecided = verdict
+    if undecided is not None:
+        return Verdict("undecided", undecided.explanation, work)
+    return Verdict("valid", work=work)
+
+
+class _Node(NamedTuple):
+    base: int
+    """All required steps below have been taken."""
+    mask: int
+    """Bit i: step base + i has been taken."""
+    used: int
+    """Bit i: optional step i has been taken."""
+    state: State
+
+
+class _Search:
+    """Over the steps of one key."""
+
+    def __init__(self, key: str, steps: Sequence[Step], work_limit: int) -> None:
+        self._key = key
+        self._work_limit = work_limit
+        ordered = sorted(steps, key=lambda step: step.operation.invoked)
+        self._required = [step for step in ordered if step.operation.outcome == "ok"]
+        self._optional = [step for step in ordered if step.operation.outcome == "unknown" and step.effects]
+        self._invoked = [step.operation.invoked for step in self._required]
+        self._returned = [_return_of(step) for step in self._required]
+        self._taken = frozenset(step.stamp for step in self._required if step.stamp is not None)
+        self._deepest = _Node(0, 0, 0, ABSENT)
+
+    def run(self) -> Verdict:
+        root = self._settle(_Node(0, 0, 0, ABSENT))
+        if self._complete(root):
+            return Verdict("valid", work=1)
+        work = 1
+        looked_at = {root}
+        stack = [self._choices(root)]
+        while stack:
+            node = next(stack[-1], None)
+            if node is None:
+                stack.pop()
+                continue
+            work += 1
+            if work > self._work_limit:
+                return Verdict("undecided", f"more than {self._work_limit} states; {self._explain()}", work)
+            node = self._settle(node)
+            if self._complete(node):
+                return Verdict("valid", work=work)
+            if node not in looked_at:
+                looked_at.add(node)
+                stack.append(self._choices(node))
+        return Verdict("invalid", self._explain(), work)
+
+    def _complete(self, node: _Node) -> bool:
+        if _depth(node) > _depth(self._deepest):
+            self._deepest = node
+        return node.base == len(self._required)
+
+    def _open(self, node: _Node) -> tuple[list[int], int]:
+        """Required steps that can come next as far as time is concerned, and the time by which one must."""
+        found = []
+        earliest = _NEVER
+        at = node.base
+        while at < len(self._required) and self._invoked[at] <= earliest:
+            if not node.mask >> (at - node.base) & 1:
+                found.append(at)
+                earliest = min(earliest, self._returned[at])
+            at += 1
+        return [at for at in found if self._invoked[at] <= earliest], earliest
+
+    def _settle(self, node: _Node) -> _Node:
+        """Take everything that fits and changes nothing."""
+        while True:
+            found, _ = self._open(node)
+            before = node
+            for at in found:
+                step = self._required[at]
+                if not step.effects and take(step, node.state, self._taken) == node.state:
+                    node = _with(node, at, node.state)
+            if node is before:
+                return node
+
+    def _choices(self, node: _Node) -> Iterator[_Node]:
+        found, earliest = self._open(node)
+        waited_for = min((self._waited_for(at) for at in found), default=_LAST)
+        later: list[_Node] = []
+        for stamp, at in sorted((self._required[at].stamp or "", at) for at in found):
+            state = take(self._required[at], node.state, self._taken)
+            if state is not None:
+                if stamp > waited_for:
+                    later.append(_with(node, at, state))
+                else:
+                    yield _with(node, at, state)
+        for number, step in enumerate(self._optional):
+            if step.operation.invoked > earliest:
+                break
+            if not node.used >> number & 1:
+                state = take(step, node.state, self._taken)
+                if state is not None:
+                    yield _Node(node.base, node.mask, node.used | 1 << number, state)
+        yield from later
+
+    def _waited_for(self, at: int) -> str:
+        """The stamp that a step must see, if no known commit has it: an unknown one must come first."""
+        step = self._required[at]
+        stamps = [condition.stamp for condition in step.conditions if condition.holds]
+        if step.seen is not None:
+            stamps.append(step.seen.versionstamp)
+        return min((stamp for stamp in stamps if stamp is not None and stamp not in self._taken), default=_LAST)
+
+    def _explain(self) -> str:
+        node = self._deepest
+        found, _ = self._open(node)
+        waiting = "\n".join(f"  {self._required[at].operation.to_json()}" for at in found[:8])
+        return (
+            f"key {self._key}: after {_depth(node)} of {len(self._required)} operations it was"
+            f" {node.state.value} at {node.state.stamp}, and none of these can come next:\n{waiting}"
+        )
+
+
+def _return_of(step: Step) -> int:
+    return _NEVER if step.operation.returned is None else step.operation.returned
+
+
+def _depth(node: _Node) -> int:
+    return node.base + node.mask.bit_count()
+
+
+def _with(node: _Node, at: int, state: State) -> _Node:
+    base, mask = node.base, node.mask | 1 << (at - node.base)
+    while mask & 1:
+        base += 1
+        mask >>= 1
+    return _Node(base, mask, node.used, state)
