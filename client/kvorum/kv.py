@@ -20,7 +20,7 @@ from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.listing import ListIterator, Walk
 from kvorum.message import Message
-from kvorum.mutation import SetKey, delete_mutation, enqueue_message, read_key, set_mutation
+from kvorum.mutation import SetKey, check_list, delete_mutation, enqueue_message, read_key, set_mutation
 from kvorum.queue import DEFAULT_CONCURRENCY, Handler, Listener
 from kvorum.target import Folder, parse_target
 from kvorum.watch import Watch
@@ -76,6 +76,7 @@ class Kv:
         timeout: Duration | None = None,
     ) -> list[Entry]:
         """The entries of up to 10 keys, in their order, from one snapshot. Errors: as `get`."""
+        check_list(keys, "keys")
         if len(keys) > limits.MAX_READ_RANGES:
             raise LimitExceeded("MAX_READ_RANGES", limits.MAX_READ_RANGES, len(keys), "keys of a read")
         read = pb.Read(keys=[read_key(key) for key in keys])

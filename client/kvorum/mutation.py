@@ -120,6 +120,12 @@ def extremum_mutation(key: Sequence[KeyPart], number: int, *, largest: bool) -> 
     )
 
 
+def check_list(items: object, name: str) -> None:
+    """Raises InvalidArgument unless it is a list or tuple: text has a length too, and means something else."""
+    if not isinstance(items, (list, tuple)):
+        raise InvalidArgument(f"{name} must be a list or tuple, got {type(items).__name__}")
+
+
 def enqueue_message(
     value: object,
     queue: str,
@@ -131,6 +137,7 @@ def enqueue_message(
     message = pb.Enqueue(queue=queue_name(queue), payload=encode_payload(value))
     if delay is not None:
         message.delay_ms = milliseconds(delay, "delay", "MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY)
+    check_list(keys_if_undelivered, "keys_if_undelivered")
     if len(keys_if_undelivered) > limits.MAX_UNDELIVERED_KEYS:
         count = len(keys_if_undelivered)
         raise LimitExceeded("MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, count, "keys_if_undelivered")
@@ -142,6 +149,7 @@ def enqueue_message(
 
 
 def _backoff(schedule: Sequence[Duration]) -> list[int]:
+    check_list(schedule, "backoff_schedule")
     if len(schedule) > limits.MAX_BACKOFF_STEPS:
         raise LimitExceeded("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(schedule), "backoff_schedule")
     return [

@@ -15,7 +15,7 @@ from kvorum.entry import Entry, answered, own_key
 from kvorum.errors import Closed, LimitExceeded
 from kvorum.keys import Key, KeyPart
 from kvorum.link import Link
-from kvorum.mutation import read_key
+from kvorum.mutation import check_list, read_key
 
 _Snapshot = Sequence[pb.KvEntry]
 
@@ -24,6 +24,7 @@ class Watch:
     """Lists of entries aligned with the watched keys, for `async for`. Made by `Kv.watch`."""
 
     def __init__(self, keys: Sequence[Sequence[KeyPart]], link: Link) -> None:
+        check_list(keys, "keys")
         if len(keys) > limits.MAX_WATCHED_KEYS:
             raise LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys), "watched keys")
         encoded = [read_key(key) for key in keys]

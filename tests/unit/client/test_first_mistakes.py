@@ -1,6 +1,7 @@
 """Mistakes that people make on their first day: each is told at once, and none has an effect that nobody wanted."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -45,3 +46,17 @@ def test_errors_can_be_rebuilt_from_their_parts() -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("wrong", [5, None, "ab", b"ab", {"a"}], ids=lambda wrong: type(wrong).__name__)
+async def test_what_is_no_list_is_named_where_a_list_is_needed(wrong: Any) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        with pytest.raises(InvalidArgument, match="keys must be a list or tuple"):
+            await kv.get_many(wrong)
+        with pytest.raises(InvalidArgument, match="keys must be a list or tuple"):
+            kv.watch(wrong)
+        with pytest.raises(InvalidArgument, match="keys_if_undelivered must be a list or tuple"):
+            await kv.enqueue(1, keys_if_undelivered=wrong)
+        if wrong is not None:
+            with pytest.raises(InvalidArgument, match="backoff_schedule must be a list or tuple"):
+                await kv.enqueue(1, backoff_schedule=wrong)
