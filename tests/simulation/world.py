@@ -53,6 +53,8 @@ class Links:
     def __init__(self) -> None:
         self.queues: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
         self.up: set[tuple[str, str]] = set()
+        self.witness: Callable[[str, str, Any], None] | None = None
+        """Called with each message that goes onto a link."""
 
     def send(self, source: str, target: str, message: Any) -> bool:
         if (source, target) not in self.up:
@@ -71,7 +73,10 @@ class LinkTransport(Transport):
         self._copier = copier
 
     def send(self, node: Node, message: Any) -> bool:
-        return self._links.send(self._node_id, node.id, self._copier(message))
+        links = self._links
+        if links.witness is not None and (self._node_id, node.id) in links.up:
+            links.witness(self._node_id, node.id, message)
+        return links.send(self._node_id, node.id, self._copier(message))
 
     def deliver(self, source: str, message: Any) -> None:
         self._onMessageReceived(Node(source), message)
@@ -276,16 +281,23 @@ class SafeNode:
     def deleted(self) -> int:
         return self._deleted
 
-    def propose(self, value: str, done: Callable[[bool], None]) -> None:
+    def propose(
+        self, value: str, done: Callable[[bool], None], refused: Callable[[RaftError], None] | None = None
+    ) -> None:
+        """`refused` hears why it was not done."""
+
         def finished(applied: Applied | None, error: RaftError | None) -> None:
+            if error is not None and refused is not None:
+                refused(error)
             done(error is None)
 
         self.core.propose(value.encode(), finished)
 
-    def tick(self) -> None:
+    def tick(self, *, judge: bool = True) -> None:
+        """`judge=False`: a step that comes late, as `RaftNode` takes it before it has read its sockets."""
         if self._held:
             self.hold_election()
-        self.core.tick()
+        self.core.tick(judge=judge)
         if self._world.auto_sync:
             self.sync()
         if self.applied_index > min(self.core.commit_index, self.journal.durable_index):

@@ -1,0 +1,380 @@
+"""Clients: the shipped `ClusterBackend` in processes of their own, doing random things to few keys and one queue.
+
+Every write also counts up a key of its own, its *mark*, so that the judge can tell from the final state what happened.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from chaos.history import Action, Check, Effect, Operation, Seen
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.client import ClusterBackend
+from tests.simulation.whole.clock import Clock, ProcessLoop
+from tests.simulation.whole.judge import Judge
+from tests.simulation.whole.network import End, Network
+from tests.simulation.whole.rpc import SimConnection
+
+KEYS = ("ka", "kb", "kc", "kn")
+QUEUE = "jobs"
+WRITE_TIMEOUT = 3.0
+ABSENT = Seen(None, None)
+_LE64 = pb.VALUE_ENCODING_LE64
+_NAMES: tuple[Action, ...] = ("set", "delete", "sum")
+_ACTIONS: dict[str, Any] = {
+    "set": pb.MUTATION_TYPE_SET,
+    "delete": pb.MUTATION_TYPE_DELETE,
+    "sum": pb.MUTATION_TYPE_SUM,
+}
+
+
+class Client:
+    """One process. `number` names it; its operations go to the judge's history."""
+
+    def __init__(self, number: int, clock: Clock, network: Network, nodes: list[str], judge: Judge, seed: str) -> None:
+        self.name = f"c{number}"
+        self.number = number
+        self.clock = clock
+        self.judge = judge
+        self.rng = random.Random(f"{seed}-{self.name}")
+        self.loop = ProcessLoop(clock, self.name, network, began=self.rng.uniform(10, 1e6), on_error=judge.error)
+        self._network = network
+        self._nodes = nodes
+        self._next = 0
+        self._consumer: Any = None
+        self.backend: ClusterBackend | None = None
+        self.working = True
+        self.handling = 0
+        self.busy = 0
+        self.closed = False
+        self._newest = b""
+        self.watched: list[pb.KvEntry] = []
+
+    def begin(self, workers: int, *, consume: bool) -> None:
+        self.loop.run(self._spawn, partial(self._main, workers, consume))
+
+    def _spawn(self, main: Callable[[], Awaitable[None]]) -> None:
+        async def guarded() -> None:
+            try:
+                await main()
+            except Exception as error:  # noqa: BLE001  whatever comes out of the client is a finding
+                self.judge.broken(f"client {self.name} failed: {type(error).__name__}: {error}")
+
+        self.loop.create_task(guarded())
+
+    async def _main(self, workers: int, consume: bool) -> None:
+        while True:
+            backend = self.backend = ClusterBackend(
+                [(node, 2) for node in self._nodes], rng=self.rng, connect=partial(SimConnection, self._network)
+            )
+            # The real one holds the id of this process.
+            backend._keeper._client_name = self.name
+            try:
+                await backend.open(30.0)
+                break
+            except errors.ConnectFailed:
+                continue
+        if consume:
+            self._consumer = await backend.consume(QUEUE, credits=4, concurrency=2, deliver=self._deliver)
+        else:
+            self._spawn(self._watch)
+            self._spawn(self._probe)
+        for _ in range(workers):
+            self._spawn(self._work)
+
+    async def _probe(self) -> None:
+        """Strong reads of any node, leader or not, as the unary Get serves them."""
+        rng = self.rng
+        while self.working:
+            node, keys = rng.choice(self._nodes), tuple(rng.sample(KEYS, 2))
+            end: End | None = None
+            self.busy += 1
+            invoked = self._now()
+            try:
+                async with asyncio.timeout(2.0):
+                    end = await self._network.connect(self.loop, f"{node}:3")
+                    answered: asyncio.Future[bytes] = self.loop.create_future()
+                    end.attach(partial(_resolve, answered), lambda error: None)
+                    end.send(pb.Read(keys=[key.encode() for key in keys]).SerializeToString())
+                    answer = pb.ReadResult.FromString(await answered)
+                if answer.status == pb.READ_STATUS_OK:
+                    seen = tuple(_seen(entry) for entry in answer.entries)
+                    self._record(Operation(self.number, "get", invoked, self._now(), "ok", reads=keys, seen=seen))
+                    self.judge.counters["reads of any node"] += 1
+            except (OSError, TimeoutError):
+                self.judge.counters["failed reads"] += 1
+            finally:
+                self.busy -= 1
+                if end is not None:
+                    end.close()
+            await asyncio.sleep(rng.expovariate(1 / 0.08))
+
+    async def _watch(self) -> None:
+        """What a watch shows never goes back."""
+        assert self.backend is not None
+        try:
+            async for entries in self.backend.watch([key.encode() for key in KEYS]):
+                self.judge.counters["watch events"] += 1
+                for old, new in zip(self.watched, entries, strict=False):
+                    if new.versionstamp and new.versionstamp < old.versionstamp:
+                        self.judge.broken(f"client {self.name} watched {new.key!r} go back in time")
+                self.watched = list(entries)
+        except errors.Closed:
+            self.judge.note(self.name, "its watch is closed")
+
+    def finish(self) -> None:
+        """Begin nothing new."""
+        self.working = False
+
+    @property
+    def idle(self) -> bool:
+        return not self.busy and not self.handling
+
+    def close(self) -> None:
+        self.loop.run(self._spawn, self._close)
+
+    async def _close(self) -> None:
+        if self.backend is not None:
+            await self.backend.close()
+        self.closed = True
+
+    # ---- what it does
+
+    async def _work(self) -> None:
+        rng = self.rng
+        while self.working:
+            self.busy += 1
+            try:
+                kind = rng.choices(
+                    ("get", "many", "old", "range", "write", "cas", "atomic", "enqueue", "expire"),
+                    (4, 2, 2, 1, 6, 5, 4, 4, 1),
+                )[0]
+                await getattr(self, f"_do_{kind}")()
+            finally:
+                self.busy -= 1
+            await asyncio.sleep(rng.expovariate(1 / 0.08))
+
+    async def final_read(self) -> None:
+        await self._read("get", KEYS)
+
+    def last_words(self, done: Callable[[], None]) -> None:
+        async def speak() -> None:
+            await self.final_read()
+            done()
+
+        self.loop.run(self._spawn, speak)
+
+    async def _do_get(self) -> None:
+        await self._read("get", (self.rng.choice(KEYS),))
+
+    async def _do_many(self) -> None:
+        await self._read("get", tuple(self.rng.sample(KEYS, 3)))
+
+    async def _do_old(self) -> None:
+        """A read that may be old, but never older than what this client has seen."""
+        assert self.backend is not None
+        newest = self._newest
+        read = pb.Read(keys=[KEYS[0].encode()], consistency=pb.CONSISTENCY_EVENTUAL)
+        try:
+            answer = await self.backend.read(read, timeout=WRITE_TIMEOUT)
+        except errors.KvorumError:
+            return
+        self.judge.counters["eventual reads"] += 1
+        if answer.read_versionstamp < newest:
+            self.judge.broken(f"client {self.name} saw state {answer.read_versionstamp.hex()} after {newest.hex()}")
+        self._newest = max(self._newest, answer.read_versionstamp)
+
+    async def _do_range(self) -> None:
+        """All keys in one list."""
+        await self._read("get", KEYS, as_range=True)
+
+    async def _read(self, kind: Any, keys: tuple[str, ...], *, as_range: bool = False) -> list[pb.KvEntry] | None:
+        assert self.backend is not None
+        read = pb.Read(keys=[] if as_range else [key.encode() for key in keys])
+        if as_range:
+            read.ranges.add(start=b"k", end=b"l", limit=100)
+        invoked = self._now()
+        try:
+            answer = await self.backend.read(read, timeout=WRITE_TIMEOUT)
+        except errors.KvorumError as error:
+            self.judge.note(self.name, f"{kind} {keys} failed: {error}")
+            self.judge.counters["failed reads"] += 1
+            return None
+        self._newest = max(self._newest, answer.read_versionstamp)
+        entries = list(answer.entries)
+        if as_range:
+            found = {entry.key: entry for entry in answer.ranges[0].entries}
+            entries = [found.get(key.encode(), pb.KvEntry()) for key in keys]
+        seen = tuple(_seen(entry) for entry in entries)
+        self._record(Operation(self.number, kind, invoked, self._now(), "ok", reads=keys, seen=seen))
+        self.judge.counters["reads"] += 1
+        return entries
+
+    async def _do_write(self) -> None:
+        rng = self.rng
+        action: Action = rng.choices(_NAMES, (4, 1, 4))[0]
+        key = KEYS[-1] if action == "sum" else rng.choice(KEYS)
+        await self._write(action, (), (Effect(key, action, 0 if action == "delete" else rng.randrange(1, 1000)),))
+
+    async def _do_cas(self) -> None:
+        """Read one key, and change it if nobody did meanwhile."""
+        key = self.rng.choice(KEYS)
+        entries = await self._read("get", (key,))
+        if entries is not None:
+            stamp = entries[0].versionstamp.hex() or None
+            await self._write("cas", (Check(key, stamp),), (Effect(key, "set", self.rng.randrange(1000)),))
+
+    async def _do_atomic(self) -> None:
+        """Read two keys, change both if nobody did meanwhile, or without asking."""
+        keys = tuple(self.rng.sample(KEYS, 2))
+        checks: tuple[Check, ...] = ()
+        if self.rng.random() < 0.6:
+            entries = await self._read("get", keys)
+            if entries is None:
+                return
+            checks = tuple(
+                Check(key, entry.versionstamp.hex() or None) for key, entry in zip(keys, entries, strict=True)
+            )
+        await self._write("atomic", checks, tuple(Effect(key, "set", self.rng.randrange(1000)) for key in keys))
+
+    async def _do_enqueue(self) -> None:
+        delay = self.rng.choice((0, 0, 0, 30, 400))
+        await self._write("enqueue", (), (), message=f"{self.name}.{self._next}", delay=delay)
+
+    async def _do_expire(self) -> None:
+        """The judge reads from the key's name how long it must live."""
+        time = self.rng.choice((200, 600, 1500))
+        self._next += 1
+        op = pb.AtomicWrite()
+        op.mutations.add(
+            key=f"x/{self.name}.{self._next}/{time}".encode(),
+            type=_ACTIONS["set"],
+            value=bytes(8),
+            encoding=_LE64,
+            expire_in_ms=time,
+        )
+        try:
+            await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
+        except errors.KvorumError as error:
+            self.judge.note(self.name, f"expiring key {self._next}: {error}")
+
+    async def _write(
+        self,
+        kind: Any,
+        checks: tuple[Check, ...],
+        effects: tuple[Effect, ...],
+        *,
+        message: str = "",
+        delay: int = 0,
+    ) -> None:
+        assert self.backend is not None
+        self._next += 1
+        mark = f"m/{self.name}.{self._next}"
+        op = pb.AtomicWrite()
+        for check in checks:
+            op.checks.add(key=check.key.encode(), versionstamp=bytes.fromhex(check.versionstamp or ""))
+        for effect in effects:
+            value = b"" if effect.action == "delete" else effect.argument.to_bytes(8, "little")
+            op.mutations.add(key=effect.key.encode(), type=_ACTIONS[effect.action], value=value, encoding=_LE64)
+        op.mutations.add(key=mark.encode(), type=_ACTIONS["sum"], value=(1).to_bytes(8, "little"), encoding=_LE64)
+        if message:
+            enqueue = op.enqueues.add(
+                queue=QUEUE,
+                payload=f"{message} {delay}".encode(),
+                delay_ms=delay,
+                keys_if_undelivered=[f"d/{message}".encode()],
+            )
+            enqueue.backoff.delays_ms.extend([20] * 20)
+        invoked = self._now()
+        outcome: Any = "ok"
+        stamp: str | None = None
+        failed: tuple[int, ...] = ()
+        try:
+            result = await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)
+        except errors.KvorumError as error:
+            outcome = error.outcome
+            self.judge.note(self.name, f"{mark} {outcome}: {error}")
+            self.judge.counters[f"writes {outcome}"] += 1
+        else:
+            stamp, failed = result.versionstamp.hex() or None, tuple(result.result.failed_checks)
+            self._newest = max(self._newest, result.versionstamp)
+            self.judge.counters["writes acknowledged" if stamp else "writes refused by checks"] += 1
+            if message and stamp:
+                self.judge.messages[message] = mark
+        self._record(
+            Operation(
+                self.number,
+                kind,
+                invoked,
+                self._now() if outcome == "ok" else None,
+                outcome,
+                checks=checks,
+                effects=effects,
+                versionstamp=stamp,
+                failed_checks=failed,
+                mark=mark,
+                message=message,
+            )
+        )
+
+    # ---- messages
+
+    def _deliver(self, delivery: pb.Delivery) -> None:
+        self.handling += 1
+        self._spawn(partial(self._handle, delivery))
+
+    async def _handle(self, delivery: pb.Delivery) -> None:
+        rng, judge = self.rng, self.judge
+        name = delivery.payload.rpartition(b" ")[0]
+        kind = rng.choices((pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_RETURN), (8, 1, 1))[0]
+        op = pb.AtomicWrite()
+        settle = op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind)
+        if kind == pb.SETTLE_KIND_RETRY:
+            settle.delay_ms = 50
+        if kind == pb.SETTLE_KIND_ACK:
+            op.mutations.add(key=b"h/" + name, type=_ACTIONS["sum"], value=(1).to_bytes(8, "little"), encoding=_LE64)
+        if kind != pb.SETTLE_KIND_RETURN:
+            self._consumer.started(delivery.lease_id)
+            await asyncio.sleep(rng.uniform(0.0, 0.2))
+        judge.counters["deliveries"] += 1
+        judge.counters["redeliveries"] += delivery.attempt > 1
+        while True:
+            try:
+                result = await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
+            except errors.Closed:
+                break
+            except errors.KvorumError:
+                # Judged by its lease alone, it may be asked again: it was applied at most once.
+                judge.counters["settles repeated"] += 1
+                continue
+            outcome = result.result.outcome
+            judge.counters["settles stale" if outcome == pb.OUTCOME_STALE_LEASE else "settles"] += 1
+            index = int.from_bytes(result.versionstamp[:8], "big")
+            if outcome == pb.OUTCOME_DONE and judge.ended.get(delivery.lease_id) != index:
+                judge.broken(f"entry {index} carried out a settle that named another lease than the current one")
+            if outcome not in (pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE):
+                judge.broken(f"a settle was answered with outcome {outcome}: {result.result.message}")
+            break
+        self._consumer.settled(delivery.lease_id)
+        self.handling -= 1
+
+    # ---- small things
+
+    def _now(self) -> int:
+        return round(self.clock.now * 1e9)
+
+    def _record(self, operation: Operation) -> None:
+        self.judge.note(self.name, operation.to_json())
+        self.judge.history.append(operation)
+
+
+def _seen(entry: pb.KvEntry) -> Seen:
+    return Seen(int.from_bytes(entry.value, "little"), entry.versionstamp.hex()) if entry.versionstamp else ABSENT
+
+
+def _resolve(future: "asyncio.Future[bytes]", data: bytes) -> None:
+    if not future.done():
+        future.set_result(data)

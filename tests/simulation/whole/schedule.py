@@ -1,0 +1,227 @@
+"""One seed: form a cluster, work under troubles, heal, converge, judge."""
+
+import gc
+import logging
+import random
+import shutil
+import tempfile
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from chaos.history import Operation
+from kvorum_raft import Timing
+from kvorum_raft.config import Limits
+from kvorum_raft.pysyncobj_fixes import LEADER
+from kvorum_raft.seams import Member
+from tests.simulation.whole.clients import Client
+from tests.simulation.whole.clock import Clock
+from tests.simulation.whole.judge import Judge
+from tests.simulation.whole.machines import Machine
+from tests.simulation.whole.network import Network
+from tests.simulation.whole.troubles import Troubles
+
+WORK = 14.0
+"""Seconds of true time in which clients work and things go wrong."""
+PATIENCE = 40.0
+"""Seconds after healing within which everything must have come to rest."""
+CLIENTS = 3
+TIMINGS = (Timing(), Timing(), Timing(election_min=0.25, election_max=0.35, heartbeat=0.05))
+"""The last one is so narrow that elections are often contested."""
+LIMITS = (
+    Limits(),
+    Limits(append_entries=2, window_messages=4, log_cache=4096),
+    Limits(append_bytes=700, window_bytes=2000, log_cache=20_000),
+)
+"""Small ones take logs apart into many messages, and make entries be read from the disk."""
+
+
+@dataclass
+class Result:
+    """What became of a seed."""
+
+    seed: int
+    findings: list[str]
+    unconverged: bool
+    counters: Counter[str]
+    trace: list[str]
+    history: list[Operation]
+    converged_in: float = 0.0
+    digest: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings and not self.unconverged
+
+
+class Schedule:
+    """See the module."""
+
+    def __init__(self, seed: int, folder: Path, *, nodes: int = 3) -> None:
+        name = f"seed {seed}"
+        rng = random.Random(name)
+        self.seed = seed
+        self.clock = Clock()
+        self.network = Network(self.clock, random.Random(f"{name}-network"))
+        self.judge = Judge(self.clock, random.Random(f"{name}-judge"))
+        names = list("ABCDEFG"[:nodes])
+        members = [Member(node, f"{node}:1", f"{node}:2") for node in names]
+        self.machines = [
+            Machine(node, self.clock, self.network, members, folder / node, name, self.judge) for node in names
+        ]
+        timing = rng.choice(TIMINGS)
+        limits = rng.choice(LIMITS)
+        for machine in self.machines:
+            machine.timing, machine.limits = timing, limits
+            machine.drift = rng.uniform(0.999, 1.001)
+            machine.wall_offset_ms = rng.randrange(-200, 200)
+        self.clients = [Client(number, self.clock, self.network, names, self.judge, name) for number in range(CLIENTS)]
+        self.troubles = Troubles(self.clock, self.network, self.machines, self.clients, self.judge, name)
+        self._rng = rng
+        self.converged_in = 0.0
+
+    def run(self) -> Result:
+        unconverged = False
+        try:
+            unconverged = not self._play()
+        except Exception as error:  # noqa: BLE001  a store that cannot be read, say, is a finding like any other
+            self.judge.broken("".join(traceback.format_exception(error)))
+        digest = blake2b("\n".join([*self.judge.trace, str(self.clock.happenings)]).encode(), digest_size=8)
+        self._tear_down()
+        counters = self.judge.counters + self.troubles.counters + self.network.counters
+        for machine in self.machines:
+            counters += machine.counters
+        counters["terms"] = len(self.judge.leaders)
+        counters["entries"] = len(self.judge.entries)
+        counters["happenings"] = self.clock.happenings
+        return Result(
+            self.seed,
+            self.judge.findings,
+            unconverged,
+            counters,
+            self.judge.trace,
+            self.judge.history,
+            self.converged_in,
+            digest.hexdigest(),
+        )
+
+    def _play(self) -> bool:
+        """False if the cluster does not come to rest in time."""
+        for machine in self.machines:
+            self.clock.after(self._rng.uniform(0.0, 0.3), machine.start)
+        for number, client in enumerate(self.clients):
+            self.clock.after(self._rng.uniform(0.0, 1.0), self._begin_client, client, number)
+        self.troubles.begin()
+        self._watch_roles()
+        self.clock.run_until(WORK)
+        self.troubles.heal()
+        healed = self.clock.now
+        for client in self.clients:
+            client.finish()
+        while not self._at_rest():
+            if self.clock.now > healed + PATIENCE:
+                self.judge.note("judge", self._describe())
+                return False
+            self.clock.run_until(self.clock.now + 0.1)
+        self.converged_in = self.clock.now - healed
+        return self._last_words() and self._judge_end()
+
+    def _begin_client(self, client: Client, number: int) -> None:
+        client.begin(2, consume=number != 0)
+
+    def _watch_roles(self) -> None:
+        """Also leaders that never got to commit anything."""
+        for machine in self.machines:
+            raft = machine.process.raft if machine.process is not None else None
+            core = getattr(raft, "_core", None)
+            if core is not None and core.state == LEADER and not core.stopped:
+                self.judge.saw_leader(core.term, machine.name)
+        self.clock.after(0.02, self._watch_roles)
+
+    def _at_rest(self) -> bool:
+        stores = [machine.process.store for machine in self.machines if machine.process is not None]
+        if len(stores) < len(self.machines) or not all(client.idle for client in self.clients):
+            return False
+        leaders = [m for m in self.machines if m.process and m.process.raft and m.process.raft.is_leader]
+        places = {
+            (store.applied_index, store.statistics()["messages"], store.next_expiry_ms()) if store else (-1, -1, -1)
+            for store in stores
+        }
+        return len(leaders) == 1 and len(places) == 1 and places.pop()[1:] == (0, None)
+
+    def _describe(self) -> str:
+        parts = []
+        for machine in self.machines:
+            process = machine.process
+            if process is None or process.raft is None or process.store is None:
+                parts.append(f"{machine.name} down")
+                continue
+            status = process.raft.status()
+            parts.append(
+                f"{machine.name} {status.role} term {status.term} applied {status.applied_index} commit "
+                f"{status.commit_index} last {status.last_log_index} durable {status.durable_index} "
+                f"messages {process.store.statistics()['messages']} leases {len(process.store.leases())}"
+            )
+        parts += [f"{client.name} busy {client.busy} handling {client.handling}" for client in self.clients]
+        return "not at rest: " + "; ".join(parts)
+
+    def _last_words(self) -> bool:
+        """Everybody reads everything once more, and says goodbye."""
+        waiting = {client.name for client in self.clients}
+        for client in self.clients:
+            client.last_words(lambda name=client.name: waiting.discard(name))  # type: ignore[misc]
+        end = self.clock.now + 10.0
+        while waiting and self.clock.now < end:
+            self.clock.run_until(self.clock.now + 0.1)
+        self.clock.run_until(self.clock.now + 1.0)
+        process = self.machines[0].process
+        store = process.store if process is not None else None
+        for client in self.clients:
+            if store is not None:
+                self.judge.watches(store, client.name, client.watched)
+            client.close()
+        while not all(client.closed for client in self.clients) and self.clock.now < end + 10:
+            self.clock.run_until(self.clock.now + 0.1)
+        self.clock.run_until(self.clock.now + 1.0)
+        return not waiting
+
+    def _judge_end(self) -> bool:
+        stores = [machine.process.store for machine in self.machines if machine.process and machine.process.store]
+        if len(stores) < len(self.machines):
+            return False
+        self.judge.states(stores)
+        self.judge.outcomes(stores[0])
+        self.judge.check_history()
+        return True
+
+    def _tear_down(self) -> None:
+        for machine in self.machines:
+            if machine.process is not None:
+                machine.kill()
+        for client in self.clients:
+            client.loop.kill()
+        self.clock.drop_everything()
+        for machine in self.machines:
+            for process in machine.buried:
+                process.loop.bury()
+        for client in self.clients:
+            client.loop.bury()
+
+
+def run(seed: int, *, nodes: int = 3) -> Result:
+    """Play one seed."""
+    shm = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="kvorum-sim-", dir=shm if shm.is_dir() else None))
+    # What the collector finds depends on what ran before; nothing of a schedule may.
+    gc.disable()
+    quiet = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return Schedule(seed, folder, nodes=nodes).run()
+    finally:
+        logging.disable(quiet)
+        gc.enable()
+        gc.collect()
+        shutil.rmtree(folder, ignore_errors=True)
