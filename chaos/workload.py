@@ -60,9 +60,13 @@ class Lane:
         self._recorder = recorder
         self._number = 0
         self._stamps: dict[str, str | None] = {}
+        self._timeouts = (TIMEOUTS[0],) * 2 + (TIMEOUTS[1],) * 3 + (TIMEOUTS[2],) * 5
 
-    async def run(self, stop: asyncio.Event, most: int) -> None:
-        """Work until `stop`, or until all lanes together have made `most` calls. Errors: those of `Recorder.read`."""
+    async def run(self, stop: asyncio.Event, most: int, calls: int | None = None) -> None:
+        """Work until `stop`, until all lanes together have made `most` calls, or this one has chosen `calls` times.
+
+        Errors: those of `Recorder.read`.
+        """
         actions: dict[Kind, Callable[[], Awaitable[object]]] = {
             "get": self._read,
             "set": lambda: self._write("set", (self._setting(self._key()),)),
@@ -74,7 +78,8 @@ class Lane:
         }
         kinds = [kind for kind, _ in _CHOICES]
         weights = [weight for _, weight in _CHOICES]
-        while not stop.is_set() and len(self._recorder.operations) < most:
+        last = None if calls is None else self._number + calls
+        while not stop.is_set() and len(self._recorder.operations) < most and self._number != last:
             self._number += 1
             await actions[self._rng.choices(kinds, weights)[0]]()
             await asyncio.sleep(self._rng.expovariate(1 / THINKING))
@@ -82,9 +87,11 @@ class Lane:
     async def visit(self, url: str, stop: asyncio.Event, most: int) -> None:
         """As `run`, with a new client every few calls.
 
-        Those who stay hang on to the leader they know, and all notice together that it is frozen or gone. Visitors come
-        to the next leader earlier, so that there is something newer to be seen when a frozen leader wakes up.
+        Those who stay hang on to the leader they know, and all notice together that it is frozen or gone. Visitors give
+        up sooner and come to the next leader earlier, so that there is something newer to be seen when a frozen leader
+        wakes up and those who stayed still ask it.
         """
+        self._timeouts = TIMEOUTS[:1]
         while not stop.is_set() and len(self._recorder.operations) < most:
             try:
                 kv = await kvorum.open_kv(url, timeout=VISITOR_PATIENCE)
@@ -92,7 +99,7 @@ class Lane:
                 continue
             async with kv:
                 self._client = kv
-                await self.run(stop, min(most, len(self._recorder.operations) + self._rng.randrange(50, 500)))
+                await self.run(stop, most, self._rng.randrange(3, 20))
         self._client = None
 
     # ---- kinds of operations
@@ -209,7 +216,7 @@ class Lane:
         return f"{self._process}-{self._number}"
 
     def _timeout(self) -> int:
-        return self._rng.choices(TIMEOUTS, (2, 3, 5))[0]
+        return self._rng.choice(self._timeouts)
 
     def _setting(self, key: str) -> Effect:
         """A value that nobody else sets, with room for sums below it."""
