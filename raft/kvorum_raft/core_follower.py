@@ -26,10 +26,10 @@ class FollowerSide(CoreState):
     # ------------------------------------------------------------------ replication
 
     def _receive_append(self, node: Node, envelope: pb.Envelope) -> None:
+        body, now = envelope.append, self._clock()
+        entries = self._parse_entries(body, envelope.term)  # first: nonsense proves nothing about another leader
         if self._SyncObj__raftState == LEADER:
             raise RaftFault(f"two leaders in term {self.term}: {self.node_id} and {node.id}")
-        body, now = envelope.append, self._clock()
-        entries = self._parse_entries(body, envelope.term)
         if node != self._SyncObj__raftLeader:
             self._verified, self._owed_round = 0, None
         self._follow(self.term, node)

@@ -30,6 +30,7 @@ class EntryClock:
         self._wall = wall
         self._monotonic = monotonic
         self._offsets: dict[str, tuple[float, float]] = {}  # node id → (wall − monotonic in ms, when heard)
+        self._late: dict[str, float] = {}  # the same from answers that took long: lower bounds of those clocks
         self._floor = 0
         self._base_ms = 0.0
         self._base_at = monotonic()
@@ -43,14 +44,20 @@ class EntryClock:
 
     def observe(self, node_id: str, wall_ms: int, asked_at: float | None) -> None:
         """A wall clock that came with the answer to something sent at `asked_at`. An answer that took long would make
-        the clock look slow, and is left out."""
+        the clock look slow, and is left out, except where a new log would otherwise begin with one clock's word."""
         now = self._monotonic()
-        if asked_at is not None and wall_ms and now - asked_at <= _PROMPT_S:
+        if asked_at is None or not wall_ms:
+            return
+        if now - asked_at <= _PROMPT_S:
             self._offsets[node_id] = (wall_ms - (now + asked_at) / 2 * 1000, now)
+        else:
+            self._late[node_id] = wall_ms - now * 1000
 
     def forget_others(self, members: Iterable[str]) -> None:
         """Keep the clocks of these nodes only."""
-        self._offsets = {node_id: offset for node_id, offset in self._offsets.items() if node_id in set(members)}
+        kept = set(members)
+        self._offsets = {node_id: offset for node_id, offset in self._offsets.items() if node_id in kept}
+        self._late = {node_id: offset for node_id, offset in self._late.items() if node_id in kept}
 
     def _clocks(self) -> list[float]:
         now = self._monotonic()
@@ -76,7 +83,7 @@ class EntryClock:
         self._floor = max(self._floor, last_entry_ms)
         median = self.median_ms(quorum)
         if not self._floor:  # a new log has no time that could be stepped from
-            self._start_at(float(median if median is not None else self._wall()))
+            self._start_at(float(median if median is not None else self._first_ms()))
             return
         self._start_at(float(self._floor))
         if median is None:
@@ -85,6 +92,14 @@ class EntryClock:
             self._start_at(float(median))
         elif median > self._base_ms:
             self._step_far(quorum)
+
+    def _first_ms(self) -> float:
+        """Where a new log begins if too few answers were prompt: those that took long count too. That may be some
+        seconds too early, which mends itself; this node's clock alone could be a year ahead, which nothing mends."""
+        now = self._monotonic()
+        known = self._late | {node_id: offset for node_id, (offset, _) in self._offsets.items()}
+        clocks = sorted([*(offset + now * 1000 for offset in known.values()), float(self._wall())])
+        return clocks[(len(clocks) - 1) // 2]
 
     def _step_far(self, quorum: int) -> None:
         agreed = self._agreed_ms(quorum)

@@ -8,14 +8,26 @@ from kvorum_raft.errors import NotLeader, Overloaded
 
 
 class FollowerReads:
-    """`ask(id)` sends a question and says whether there was a leader to ask."""
+    """`ask(id)` sends a question and says whether there was a leader to ask.
 
-    def __init__(self, ask: Callable[[int], bool], clock: Callable[[], float], *, limit: int, timeout: float) -> None:
+    Ids go on from `first_id`, which must differ from start to start of a node: the leader's answer to a question of the
+    process before this one may arrive here, and is older than what this one asks.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[int], bool],
+        clock: Callable[[], float],
+        *,
+        limit: int,
+        timeout: float,
+        first_id: int,
+    ) -> None:
         self._ask = ask
         self._clock = clock
         self._limit = limit
         self._timeout = timeout
-        self._id = 0
+        self._id = first_id - 1
         self._asked: list[asyncio.Future[int]] = []
         self._asked_at = 0.0
         self._next: list[asyncio.Future[int]] = []

@@ -198,7 +198,9 @@ class LogStore:
                 if batch.truncate_from is not None:
                     self._cut(txn, batch.truncate_from)
                 for entry in batch.entries:
-                    txn.put(_key(entry.index), entry.record, db=self._log, append=True)
+                    # False instead of an error: the entry would be taken for durable without being there
+                    if not txn.put(_key(entry.index), entry.record, db=self._log, append=True):
+                        raise lmdb.KeyExistsError(f"entry {entry.index} would not be the last one")
                 for key, value in batch.records.items():
                     txn.put(key, value, db=self._meta)
             txn.put(_STATE_KEY, encode_state(batches[-1].state), db=self._meta)

@@ -173,7 +173,11 @@ class RaftNode:
             first_payload=self._first_payload,
         )
         self._reads = FollowerReads(
-            self._core.ask_leader, loop.time, limit=config.limits.reads, timeout=config.timing.election_max
+            self._core.ask_leader,
+            loop.time,
+            limit=config.limits.reads,
+            timeout=config.timing.election_max,
+            first_id=1 + int.from_bytes(self._random_bytes(7), "big"),
         )
         quiet = QuietLog(_log, loop.time)
         self._admissions = Admissions(config, identity, admissions, self._journal, self._core, quiet, self._broadcast)

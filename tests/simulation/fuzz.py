@@ -148,13 +148,17 @@ class Schedule:
 
     def _read(self, node: SafeNode) -> None:
         self._reads += 1
-        floor = self.judge.acked_index
+        floor = max(self.judge.acked_index, max(self.oracle.committed, default=0))
+        term = node.term if node.leads else None
+        begun = self.world.clock.now
 
         def done(index: int | None) -> None:
             if index is not None:
                 self.judge.reads += 1
                 if index < floor:
-                    raise Broken(f"a read that began after entry {floor} was acknowledged saw entry {index}")
+                    raise Broken(f"a read that began after entry {floor} was committed saw entry {index}")
+                if term is not None:
+                    self.oracle.read_served(node, term, begun)
 
         node.read(self._reads, done)
 

@@ -101,6 +101,12 @@ class Oracle:
         if since <= limit and heard + 1 <= len(self.world.ids) // 2:
             raise Broken(f"node {node.node_id} leads, and {heard} others answered in time")
 
+    def read_served(self, node: "SafeNode", term: int, begun: float) -> None:
+        """A leader answers a read: it must have heard since then that a quorum still followed it."""
+        heard = sum(self._answers.get((other, node.node_id, term), 0.0) > begun for other in self.world.ids)
+        if heard + 1 <= len(self.world.ids) // 2:
+            raise Broken(f"node {node.node_id} answers a read, and only {heard} others confirmed it since it began")
+
     def _judge_commit(self, node: "SafeNode", before: int, commit: int) -> None:
         for index in range(before + 1, commit + 1):
             record = _record(node, index)

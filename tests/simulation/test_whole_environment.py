@@ -76,10 +76,14 @@ class Driver:
     def _get(self, table: str, key: bytes) -> Any:
         return self._txn.get(key, db=self._tables[table])
 
+    # Where LMDB's cursor stands after its row was deleted by another way is not defined; the store collects rows first.
+
     def _pop(self, table: str, key: bytes) -> Any:
+        self._cursors.clear()
         return self._txn.pop(key, db=self._tables[table])
 
     def _delete(self, table: str, key: bytes) -> Any:
+        self._cursors.clear()
         return self._txn.delete(key, db=self._tables[table])
 
     def _stat(self, table: str) -> Any:

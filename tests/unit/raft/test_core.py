@@ -468,3 +468,15 @@ def test_a_term_that_no_election_can_have_reached_is_neither_adopted_nor_stored(
     assert node.core.term == node.core.journal.term == before
     _receive(node, "B", pb.Envelope(term=before + (1 << 32), stale=pb.Stale()))
     assert node.core.term == before + (1 << 32)
+
+
+def test_nonsense_in_its_own_term_does_not_stop_a_leader(world: World) -> None:
+    """Only a sound append of its own term proves that there is another leader, which is a fault."""
+    node = world.nodes["A"]
+    world.elect("A")
+    term = node.core.term
+    with pytest.raises(ProtocolError):
+        _receive(node, "B", pb.Envelope(term=term, append=pb.Append(entries=[b"damaged"])))
+    assert node.core.state == LEADER
+    with pytest.raises(RaftFault, match="two leaders in term"):
+        _receive(node, "B", pb.Envelope(term=term, append=pb.Append()))

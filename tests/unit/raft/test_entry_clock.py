@@ -41,6 +41,17 @@ def test_one_clock_a_year_off_does_not_matter(error: int) -> None:
         assert abs(bench.clock.now_ms() - bench.true) <= 10
 
 
+@pytest.mark.parametrize("error", [YEAR, 5000])
+def test_slow_answers_are_enough_against_a_wrong_clock_in_a_new_log(error: int) -> None:
+    bench = Bench(wall_error=error)
+    asked_at = bench.now
+    bench.now += 0.5
+    bench.clock.observe("B", bench.true, asked_at)
+    bench.now += 0.5
+    bench.clock.take_office(0, 2)
+    assert bench.true - 1000 <= bench.clock.now_ms() <= bench.true
+
+
 def test_it_never_starts_below_the_last_entry() -> None:
     bench = Bench()
     bench.hear("B", 0)

@@ -48,6 +48,14 @@ def test_what_was_written_comes_back(filled: Path) -> None:
     store.close()
 
 
+def test_an_entry_that_cannot_be_appended_is_an_error(filled: Path) -> None:
+    store = LogStore.open(filled, map_size=MAP)
+    with pytest.raises(lmdb.KeyExistsError, match="entry 60"):
+        store.write([_batch(60, 61, 3)])
+    assert store.verify(cache=1 << 20).state == HardState(2, "B", 40, 60, 0, 0)
+    store.close()
+
+
 def test_only_the_newest_part_is_kept_in_memory(filled: Path) -> None:
     store = LogStore.open(filled, map_size=MAP)
     stored = store.verify(cache=200)

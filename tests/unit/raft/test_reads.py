@@ -85,7 +85,7 @@ def test_all_are_told_when_leadership_is_lost_and_there_is_a_bound() -> None:
 
 async def test_a_follower_asks_once_for_all_who_came_before() -> None:
     sent: list[int] = []
-    reads = FollowerReads(lambda number: sent.append(number) is None, lambda: 0.0, limit=10, timeout=1.0)
+    reads = FollowerReads(lambda number: sent.append(number) is None, lambda: 0.0, limit=10, timeout=1.0, first_id=1)
     first = reads.read()
     later = [reads.read() for _ in range(3)]
     assert sent == [1]
@@ -100,7 +100,7 @@ async def test_a_follower_asks_once_for_all_who_came_before() -> None:
 
 async def test_a_follower_gives_up_when_nobody_answers() -> None:
     now = [0.0]
-    reads = FollowerReads(lambda number: True, lambda: now[0], limit=2, timeout=1.0)
+    reads = FollowerReads(lambda number: True, lambda: now[0], limit=2, timeout=1.0, first_id=1)
     waiting = [reads.read(), reads.read()]
     with pytest.raises(Overloaded):
         reads.read()
@@ -109,6 +109,6 @@ async def test_a_follower_gives_up_when_nobody_answers() -> None:
     for future in waiting:
         with pytest.raises(NotLeader, match="does not answer"):
             await future
-    reads = FollowerReads(lambda number: False, lambda: 0.0, limit=2, timeout=1.0)
+    reads = FollowerReads(lambda number: False, lambda: 0.0, limit=2, timeout=1.0, first_id=1)
     with pytest.raises(NotLeader, match="no leader"):
         await reads.read()
