@@ -45,7 +45,7 @@ class Options:
     lanes: int = 4
     """For each client."""
     visitors: int = 2
-    """Lanes that open a client of their own every few calls."""
+    """Further lanes, each of which opens a client of its own every few calls."""
     operations: int = 100_000
     most_faults: int = 1_000
 

@@ -60,10 +60,10 @@ class Lane:
         self._recorder = recorder
         self._number = 0
         self._stamps: dict[str, str | None] = {}
-        self._timeouts = (TIMEOUTS[0],) * 2 + (TIMEOUTS[1],) * 3 + (TIMEOUTS[2],) * 5
+        self._timeouts: tuple[int, ...] = (TIMEOUTS[0],) * 2 + (TIMEOUTS[1],) * 3 + (TIMEOUTS[2],) * 5
 
     async def run(self, stop: asyncio.Event, most: int, calls: int | None = None) -> None:
-        """Work until `stop`, until all lanes together have made `most` calls, or this one has chosen `calls` times.
+        """Work until `stop`, until all lanes together have made `most` calls, or this one has made `calls` choices.
 
         Errors: those of `Recorder.read`.
         """
