@@ -3,8 +3,9 @@ everything that was seen?
 
 A depth-first search as Wing and Gong describe it, with Lowe's memory of states that were looked at already. Keys are
 independent in this question, so each is searched by itself. Versionstamps are only names here (`register`); that they
-grow is judged by `serializability`, and as mere *hints* they decide what is tried first: in a right history the search
-then hardly ever turns back, in a wrong one the hints are no proof and the search goes on.
+grow is judged by `serializability`. But they are good *hints*: a quick attempt looks only at orders in which they
+grow, with at most one unknown write between two known ones. An order that it finds is an explanation like any other.
+That there is none only the thorough attempt can say, for which stamps merely decide what is tried first.
 
 * An operation can come next if no other one that must come had returned before it was called.
 * One that sees the state without changing it is taken as soon as it fits: to wait could only make it harder.
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from .history import Operation
-from .register import ABSENT, State, Step, project, take
+from .register import ABSENT, State, Step, Unbound, project, take
 from .verdict import Verdict
 
 WORK_LIMIT: Final = 400_000
@@ -43,8 +44,11 @@ def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verd
     work = 0
     undecided: Verdict | None = None
     for key in sorted(by_key):
-        verdict = _Search(key, by_key[key], work_limit).run()
+        verdict = _Search(key, by_key[key], work_limit, quick=True).run()
         work += verdict.work
+        if not verdict.ok:
+            verdict = _Search(key, by_key[key], work_limit, quick=False).run()
+            work += verdict.work
         if verdict.state == "invalid":
             return Verdict("invalid", verdict.explanation, work)
         if verdict.state == "undecided":
@@ -62,20 +66,33 @@ class _Node(NamedTuple):
     used: int
     """Bit i: optional step i has been taken."""
     state: State
+    commits: int = 0
+    """Required steps with effects among those taken."""
+    added: bool = False
+    """The last write was an optional one, and nobody has seen its stamp yet (quick attempt only)."""
 
 
 class _Search:
     """Over the steps of one key."""
 
-    def __init__(self, key: str, steps: Sequence[Step], work_limit: int) -> None:
+    def __init__(self, key: str, steps: Sequence[Step], work_limit: int, *, quick: bool) -> None:
         self._key = key
+        self._quick = quick
         self._work_limit = work_limit
         ordered = sorted(steps, key=lambda step: step.operation.invoked)
         self._required = [step for step in ordered if step.operation.outcome == "ok"]
-        self._optional = [step for step in ordered if step.operation.outcome == "unknown" and step.effects]
+        known = {stamp for step in self._required for stamp in (step.stamp, *_proven(step))}
+        # A client can only have checked on a stamp that somebody had been given before.
+        self._optional = [
+            step
+            for step in ordered
+            if step.operation.outcome == "unknown" and step.effects and known.issuperset(_proven(step))
+        ]
         self._invoked = [step.operation.invoked for step in self._required]
         self._returned = [_return_of(step) for step in self._required]
+        self._order = sorted(step.stamp or "" for step in self._required if step.effects)
         self._taken = frozenset(step.stamp for step in self._required if step.stamp is not None)
+        self._sightings = {step.seen.versionstamp: step.seen.value for step in self._required if step.seen is not None}
         self._deepest = _Node(0, 0, 0, ABSENT)
 
     def run(self) -> Verdict:
@@ -126,7 +143,7 @@ class _Search:
             for at in found:
                 step = self._required[at]
                 if not step.effects and take(step, node.state, self._taken) == node.state:
-                    node = _with(node, at, node.state)
+                    node = _with(node, at, step, node.state)
             if node is before:
                 return node
 
@@ -135,28 +152,31 @@ class _Search:
         waited_for = min((self._waited_for(at) for at in found), default=_LAST)
         later: list[_Node] = []
         for stamp, at in sorted((self._required[at].stamp or "", at) for at in found):
-            state = take(self._required[at], node.state, self._taken)
-            if state is not None:
+            step = self._required[at]
+            if self._quick and step.effects and stamp != self._order[node.commits]:
+                continue
+            state = take(step, node.state, self._taken)
+            if state is not None and self._as_seen(state):
                 if stamp > waited_for:
-                    later.append(_with(node, at, state))
+                    later.append(_with(node, at, step, state))
                 else:
-                    yield _with(node, at, state)
+                    yield _with(node, at, step, state)
         for number, step in enumerate(self._optional):
-            if step.operation.invoked > earliest:
+            if step.operation.invoked > earliest or node.added:
                 break
             if not node.used >> number & 1:
                 state = take(step, node.state, self._taken)
                 if state is not None:
-                    yield _Node(node.base, node.mask, node.used | 1 << number, state)
+                    yield node._replace(used=node.used | 1 << number, state=state, added=self._quick)
         yield from later
+
+    def _as_seen(self, state: State) -> bool:
+        """Whether a commit left what was seen of it. To be checked at once: a reader may be far off."""
+        return isinstance(state.stamp, Unbound) or self._sightings.get(state.stamp, state.value) == state.value
 
     def _waited_for(self, at: int) -> str:
         """The stamp that a step must see, if no known commit has it: an unknown one must come first."""
-        step = self._required[at]
-        stamps = [condition.stamp for condition in step.conditions if condition.holds]
-        if step.seen is not None:
-            stamps.append(step.seen.versionstamp)
-        return min((stamp for stamp in stamps if stamp is not None and stamp not in self._taken), default=_LAST)
+        return min((stamp for stamp in _proven(self._required[at]) if stamp not in self._taken), default=_LAST)
 
     def _explain(self) -> str:
         node = self._deepest
@@ -168,6 +188,14 @@ class _Search:
         )
 
 
+def _proven(step: Step) -> list[str]:
+    """Stamps that the key must have had for the step to be possible."""
+    stamps = [condition.stamp for condition in step.conditions if condition.holds]
+    if step.seen is not None:
+        stamps.append(step.seen.versionstamp)
+    return [stamp for stamp in stamps if stamp is not None]
+
+
 def _return_of(step: Step) -> int:
     return _NEVER if step.operation.returned is None else step.operation.returned
 
@@ -176,9 +204,16 @@ def _depth(node: _Node) -> int:
     return node.base + node.mask.bit_count()
 
 
-def _with(node: _Node, at: int, state: State) -> _Node:
+def _with(node: _Node, at: int, step: Step, state: State) -> _Node:
     base, mask = node.base, node.mask | 1 << (at - node.base)
     while mask & 1:
         base += 1
         mask >>= 1
-    return _Node(base, mask, node.used, state)
+    return _Node(
+        base,
+        mask,
+        node.used,
+        state,
+        node.commits + bool(step.effects),
+        node.added and not step.effects and state == node.state,
+    )

@@ -12,12 +12,16 @@ What sees the state without changing it is fitted in as soon as it fits: to wait
 replay is linear, but for commits whose outcome is unknown. If a read saw a stamp that no acknowledged commit has (a
 *ghost*), one of the unknown commits must stand there, and what it leaves must be what was seen. Others may have
 happened without anybody having seen their stamps (a delete has none to be seen): they may be put in anywhere, or
-nowhere. Only when nothing fits any more the search turns back and tries that. Runs that leave a mark with each commit
-know the outcomes in the end (`audit.resolve`), and then nothing is left to try.
+nowhere. Only when nothing fits any more the search turns back and tries that. Each commit that was put in unseen opens
+as many ways as there are others left, so there are two attempts: a *quick* one, with at most one unseen commit between
+two stamps, and only where it touches something that is at stake; and if that finds no explanation, a thorough one,
+which alone can say that there is none. Runs that leave a mark with each commit know the outcomes in the end
+(`audit.resolve`), and then nothing is left to try.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from .history import Operation
@@ -38,7 +42,11 @@ def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verd
     problem = _order_problem([operation for operation in operations if operation.committed])
     if problem:
         return Verdict("invalid", problem, 1)
-    return _Replay(operations, work_limit).run()
+    quick = _Replay(operations, work_limit, quick=True).run()
+    if quick.ok or not any(operation.outcome == "unknown" for operation in operations):
+        return quick
+    thorough = _Replay(operations, work_limit, quick=False).run()
+    return replace(thorough, work=quick.work + thorough.work)
 
 
 def _order_problem(commits: Sequence[Operation]) -> str:
@@ -87,13 +95,16 @@ class _Node(NamedTuple):
     """Observations called before the frontier returned."""
     waiting: tuple[int, ...]
     """Those of them that are not fitted in."""
+    added: bool = False
+    """An unknown commit was put in unseen since the last place was filled (quick attempt only)."""
 
 
 class _Replay:
     """Required operations have a rank: their place in the order of returns."""
 
-    def __init__(self, operations: Sequence[Operation], work_limit: int) -> None:
+    def __init__(self, operations: Sequence[Operation], work_limit: int, *, quick: bool) -> None:
         self._work_limit = work_limit
+        self._quick = quick
         self._required = sorted(
             (operation for operation in operations if operation.committed or operation.observed), key=_return_of
         )
@@ -115,23 +126,23 @@ class _Replay:
             for rank, operation in enumerate(self._required)
             if operation.versionstamp is not None
         }
-        self._ghosts = self._find_ghosts(set(slots))
-        slots |= {stamp: _Slot(stamp, None, -1) for stamp in self._ghosts}
+        self._sightings = self._find_sightings()
+        slots |= {stamp: _Slot(stamp, None, -1) for stamp in self._sightings if stamp not in slots}
         self._slots = [slots[stamp] for stamp in sorted(slots)]
+        self._place = {slot.stamp: place for place, slot in enumerate(self._slots)}
         self._deepest = _Node(0, ((None, None),) * len(self._keys), 0, 0, 0, 0, ())
 
-    def _find_ghosts(self, known: set[str]) -> dict[str, dict[str, int | None]]:
-        """Stamps that were seen but belong to no acknowledged commit, with the values seen under them by key."""
-        ghosts: dict[str, dict[str, int | None]] = defaultdict(dict)
+    def _find_sightings(self) -> dict[str, dict[str, int | None]]:
+        """All stamps that somebody saw, with the values seen under them by key."""
+        found: dict[str, dict[str, int | None]] = defaultdict(dict)
         for operation in self._required:
             for key, seen in zip(operation.reads, operation.seen, strict=True):
-                if seen.versionstamp is not None and seen.versionstamp not in known:
-                    ghosts[seen.versionstamp][key] = seen.value
+                if seen.versionstamp is not None:
+                    found[seen.versionstamp][key] = seen.value
             for index, condition in enumerate(operation.checks):
-                stamp = condition.versionstamp
-                if stamp is not None and stamp not in known and index not in operation.failed_checks:
-                    ghosts[stamp]  # that it held is a sighting, though without a value
-        return dict(ghosts)
+                if condition.versionstamp is not None and index not in operation.failed_checks:
+                    found[condition.versionstamp]  # that it held is a sighting, though without a value
+        return dict(found)
 
     # ---- the search
 
@@ -145,7 +156,9 @@ class _Replay:
             if node is not None:
                 if self._complete(node):
                     return Verdict("valid", work=work)
-                if self._unknown:
+                if self._missed(node):
+                    pass
+                elif self._unknown:
                     if node not in looked_at:
                         looked_at.add(node)
                         stack.append(self._choices(node))
@@ -165,12 +178,28 @@ class _Replay:
             self._deepest = node
         return node.slot == len(self._slots) and node.frontier == len(self._required)
 
+    def _missed(self, node: _Node) -> bool:
+        """Whether somebody waits for a stamp that has come and gone: it never comes back. To be noticed at once, since
+        it may take long until he has to be fitted in."""
+        for rank in node.waiting:
+            operation = self._required[rank]
+            wanted = [(key, seen.versionstamp) for key, seen in zip(operation.reads, operation.seen, strict=True)]
+            wanted += [
+                (check.key, check.versionstamp)
+                for index, check in enumerate(operation.checks)
+                if index not in operation.failed_checks
+            ]
+            for key, stamp in wanted:
+                if stamp is not None and self._place[stamp] < node.slot and node.rows[self._column[key]][1] != stamp:
+                    return True
+        return False
+
     def _depth(self, node: _Node) -> int:
         return node.slot + node.frontier + node.fitted.bit_count()
 
     def _settle(self, node: _Node) -> _Node:
         """Fit in every observation that fits now."""
-        slot, rows, used, frontier, fitted, opened, old = node
+        slot, rows, used, frontier, fitted, opened, old, added = node
         waiting = list(old)
         while True:
             while fitted & 1:
@@ -185,7 +214,7 @@ class _Replay:
                 opened += 1
             fitting = [rank for rank in waiting if self._fits(self._required[rank], rows)]
             if not fitting:
-                return _Node(slot, rows, used, frontier, fitted, opened, tuple(waiting))
+                return _Node(slot, rows, used, frontier, fitted, opened, tuple(waiting), added)
             for rank in fitting:
                 fitted |= 1 << (rank - frontier)
                 waiting.remove(rank)
@@ -196,17 +225,42 @@ class _Replay:
         if slot is not None and slot.commit is not None:
             if slot.commit.invoked <= earliest and self._possible(slot.commit, node.rows):
                 rows = self._commit(slot.commit, node.rows, slot.stamp)
-                fitted = node.fitted | 1 << (slot.rank - node.frontier)
-                yield node._replace(slot=node.slot + 1, rows=rows, fitted=fitted)
+                if self._as_seen(slot.stamp, rows):
+                    fitted = node.fitted | 1 << (slot.rank - node.frontier)
+                    yield node._replace(slot=node.slot + 1, rows=rows, fitted=fitted, added=False)
         elif slot is not None:
-            wanted = self._ghosts[slot.stamp]
             for number, unknown in self._usable(node, earliest):
                 rows = self._commit(unknown, node.rows, slot.stamp)
-                if all(rows[self._column[key]] == (value, slot.stamp) for key, value in wanted.items()):
-                    yield node._replace(slot=node.slot + 1, rows=rows, used=node.used | 1 << number)
+                if self._as_seen(slot.stamp, rows):
+                    yield node._replace(slot=node.slot + 1, rows=rows, used=node.used | 1 << number, added=False)
+        if node.added:
+            return
+        at_stake = self._at_stake(slot, node) if self._quick and self._unknown else frozenset()
         for number, unknown in self._usable(node, earliest):
-            rows = self._commit(unknown, node.rows, f"unseen {number}")
-            yield node._replace(rows=rows, used=node.used | 1 << number)
+            if not self._quick or any(effect.key in at_stake for effect in unknown.effects):
+                rows = self._commit(unknown, node.rows, f"unseen {number}")
+                yield node._replace(rows=rows, used=node.used | 1 << number, added=self._quick)
+
+    def _at_stake(self, slot: _Slot | None, node: _Node) -> frozenset[str]:
+        """Keys on which an unseen change would be noticed by the next commit, or would help one who waits.
+
+        Nobody saw the stamp of an unseen commit, so all that a reader can have noticed of it is that a key is gone.
+        """
+        keys: set[str] = set()
+        if slot is not None:
+            keys.update(self._sightings.get(slot.stamp, ()) if slot.commit is None else slot.commit.keys)
+        for rank in node.waiting:
+            operation = self._required[rank]
+            keys.update(check.key for check in operation.checks)
+            for key, seen in zip(operation.reads, operation.seen, strict=True):
+                if seen.versionstamp is None and node.rows[self._column[key]][1] is not None:
+                    keys.add(key)
+        return frozenset(keys)
+
+    def _as_seen(self, stamp: str, rows: Sequence[Row]) -> bool:
+        """Whether a commit left what was seen of it. To be checked at once: a reader may be far off."""
+        wanted = self._sightings.get(stamp, {})
+        return all(rows[self._column[key]] == (value, stamp) for key, value in wanted.items())
 
     def _usable(self, node: _Node, earliest: int) -> Iterator[tuple[int, Operation]]:
         """Unknown commits that can happen now."""

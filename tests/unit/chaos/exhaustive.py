@@ -13,7 +13,12 @@ def explainable(operations: Sequence[Operation], *, by_stamp: bool) -> bool:
     required = [operation for operation in operations if operation.outcome == "ok"]
     unknown = [operation for operation in operations if operation.outcome == "unknown"]
     seen = {row.versionstamp for operation in required for row in operation.seen}
-    seen |= {check.versionstamp for operation in required for check in operation.checks}
+    seen |= {
+        check.versionstamp
+        for operation in required
+        for at, check in enumerate(operation.checks)
+        if at not in operation.failed_checks
+    }
     ghosts = sorted(
         at for at in seen if at is not None and at not in {operation.versionstamp for operation in required}
     )

@@ -36,6 +36,17 @@ def test_a_long_valid_history_takes_work_that_grows_with_its_length_only() -> No
     assert verdict.work <= 4 * 6_000
 
 
+def test_many_outcomes_that_stay_unknown_do_not_exhaust_the_search() -> None:
+    """Half of them happened unseen, and show in later sums and checks only."""
+    for seed in range(5):
+        found = history(Random(seed), processes=12, operations=3_000, unknown=0.015, denied=0.05)
+        assert sum(operation.outcome == "unknown" for operation in found) >= 15
+        for checker in (linearizability, serializability):
+            verdict = checker.check(found)
+            assert verdict.state == "valid", (checker.__name__, seed, verdict.explanation)
+            assert verdict.work <= 60_000
+
+
 @st.composite
 def an_operation(draw: st.DrawFn, names: tuple[str, ...]) -> Operation:
     invoked = draw(SMALL)
