@@ -345,6 +345,27 @@ def test_an_acknowledgement_of_what_does_not_exist_is_nonsense(world: World) -> 
         _receive(leader, "B", pb.Envelope(term=leader.term, append_reply=reply))
 
 
+def test_an_acknowledgement_of_an_older_term_counts_for_nothing(world: World) -> None:
+    """Defect S4: without a term in it, one that was delayed over an election would count a phantom replica."""
+    older = world.elect("A").term
+    world.elect("B")
+    leader = world.elect("A")
+    assert leader.term > older
+    index = leader.core.propose(b"not replicated", Outcome())
+    leader.core.tick()
+    leader.sync()
+    late = pb.AppendReply(success=True, match_index=index, prev_index=index, round=leader.core.rounds.round)
+    before = leader.core.commit_index
+    for other in "BC":
+        _receive(leader, other, pb.Envelope(term=older, append_reply=late))
+    leader.core.tick()
+    assert leader.core.match_index("B") < index
+    assert leader.core.commit_index == before < index
+    _receive(leader, "B", pb.Envelope(term=leader.term, append_reply=late))
+    leader.core.tick()
+    assert leader.core.commit_index == index, "the same in its own term does count"
+
+
 # -- slow disks and late ticks
 
 
