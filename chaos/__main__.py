@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -74,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:7.2f}  {line}", flush=True)
 
+    # The nodes are processes of their own: whoever ends this must leave it the time to end them.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     say(f"seed {seed}, folder {folder}")
     logging_handler = log_to(folder / "clients.log")
     try:
@@ -93,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
                 say,
             )
         )
+    except KeyboardInterrupt:
+        print("chaos: interrupted", flush=True)
+        return 130
     finally:
         logging.getLogger("kvorum").removeHandler(logging_handler)
         logging_handler.close()

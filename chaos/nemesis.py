@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Literal, get_args
 
-from kvorum_node.dev_cluster import DevCluster
+from kvorum_node.dev_cluster import DevCluster, in_thread
 
 Fault = Literal["kill", "leader", "majority", "all", "pause"]
 """kill -9 of any node, of the leader, of two of three, of all; SIGSTOP for less or more than an election timeout."""
@@ -87,13 +87,13 @@ class Nemesis:
         self.counts[fault] += 1
         self._say(f"kill -9 of {fault}: {_names(victims)}")
         for victim in victims:
-            await asyncio.to_thread(self._cluster.kill, victim)
+            await in_thread(self._cluster.kill, victim)
         await asyncio.sleep(self._rng.uniform(*OUTAGE))
         self._rng.shuffle(victims)
         for number, victim in enumerate(victims):
             if number:
                 await asyncio.sleep(self._rng.uniform(*STAGGER))
-            await asyncio.to_thread(self._cluster.start, victim)
+            await in_thread(self._cluster.start, victim)
 
     async def _pause(self, victim: int) -> None:
         short = self._rng.random() < 0.5
@@ -110,11 +110,11 @@ class Nemesis:
             os.kill(pid, signal.SIGCONT)
 
     async def _leader(self) -> int:
-        return await asyncio.to_thread(self._cluster.leader)
+        return await in_thread(self._cluster.leader)
 
     async def _whole_again(self) -> None:
         began = time.monotonic()
-        while not await asyncio.to_thread(self._is_whole):
+        while not await in_thread(self._is_whole):
             if time.monotonic() > began + PATIENCE:
                 raise DidNotRejoin(f"the cluster is not whole again after {PATIENCE:g} s")
             await asyncio.sleep(LOOK)

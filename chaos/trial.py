@@ -13,7 +13,7 @@ from typing import Final
 
 import kvorum
 from kvorum.errors import KvorumError
-from kvorum_node.dev_cluster import ClusterFailed, DevCluster
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster, in_thread
 
 from . import audit, linearizability, serializability
 from .history import Operation, export
@@ -88,7 +88,7 @@ async def trial(options: Options, say: Callable[[str], None]) -> Report:
     final: audit.Final | None = None
     resolved: list[Operation] = []
     try:
-        await asyncio.to_thread(cluster.start_all)
+        await in_thread(cluster.start_all)
         await _disturb(cluster, nemesis, options, recorder, report)
         say(
             f"quiet after {nemesis.counts.total()} faults and {len(recorder.operations)} operations; looking at the end"
@@ -98,7 +98,7 @@ async def trial(options: Options, say: Callable[[str], None]) -> Report:
     except (ClusterFailed, DidNotRejoin, SawNonsense, KvorumError, TimeoutError) as error:
         report.problems.append(f"{type(error).__name__}: {error}")
     finally:
-        await asyncio.to_thread(cluster.stop)
+        await in_thread(cluster.stop)
         export(recorder.operations, options.folder / "history.jsonl")
         export(resolved, options.folder / "resolved.jsonl")
     report.faults = nemesis.counts
@@ -187,7 +187,7 @@ async def _unequal(cluster: DevCluster) -> list[str]:
     """Wait until all nodes have applied the same entry; returns what is wrong with their hashes, if anything."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        replicas = await asyncio.to_thread(cluster.hashes)
+        replicas = await in_thread(cluster.hashes)
         if len({index for index, _ in replicas}) == 1:
             if len(set(replicas)) == 1:
                 return []

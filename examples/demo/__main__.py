@@ -13,11 +13,11 @@ from typing import Any
 
 import kvorum
 from kvorum.errors import KvorumError
-from kvorum_node.dev_cluster import ClusterFailed, DevCluster
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster, in_thread
 
 from . import ledger as books
 from . import scenario, view
-from .director import Director, in_thread
+from .director import Director
 
 
 async def _program(

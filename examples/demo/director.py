@@ -5,29 +5,15 @@ again.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
-from kvorum_node.dev_cluster import DevCluster
+from kvorum_node.dev_cluster import DevCluster, in_thread
 
 from .ledger import Ledger
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MIN_IN_FLIGHT = 100
 """Operations that must be under way at the moment of a kill, so that it hurts."""
 PATIENCE = 20.0
 """Seconds that anything expected may take before the demo gives up."""
-
-
-async def in_thread(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Like `asyncio.to_thread`, but a cancelled wait ends after the thread: its nodes must not be left behind."""
-    work = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **options))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 class Director:

@@ -9,6 +9,7 @@ folder.
 """
 
 import argparse
+import asyncio
 import contextlib
 import os
 import random
@@ -19,12 +20,16 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import grpc
 
 from kvorum._proto import kvorum_pb2 as pb
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 FIRST_PORT = 7401
@@ -35,6 +40,16 @@ PATIENCE = 20.0
 PAUSE = 0.02
 TAIL = 2_000
 """Characters of a node's log shown when it has died."""
+
+
+async def in_thread(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Like `asyncio.to_thread`, but a cancelled wait ends after the thread: its nodes must not be left behind."""
+    work = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **options))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 class ClusterFailed(Exception):
