@@ -139,7 +139,7 @@ class Admissions:
         seen = cf.from_message(message.seen)
         if message.stored:
             if self._forming.may_adopt(seen.incarnations):
-                self._form(cf.make(b"", seen.voters))
+                self._form(cf.make(b"", seen.members))
             else:
                 self._quiet.warning("formation", f"node {node_id} formed the cluster with other folders or members")
         else:

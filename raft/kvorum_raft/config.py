@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kvorum_raft.configuration import MAX_MEMBERS
 from kvorum_raft.entry import HEADER_SIZE
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
 MIB: Final = 1 << 20
-MAX_MEMBERS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)

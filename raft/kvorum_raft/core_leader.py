@@ -77,7 +77,7 @@ class LeaderSide(CoreState):
             self._SyncObj__noopIDx = self._append_own(Kind.NO_OP, b"")
         else:
             assert self.configuration is not None
-            founding = cf.Configuration(self._new_id(), self.configuration.voters)
+            founding = cf.Configuration(self._new_id(), self.configuration.members)
             self._SyncObj__noopIDx = self._append_own(Kind.CONFIGURATION, founding.encode())
             self._configure()
         if self._first_payload is not None and journal.first_command is None and self.configuration is not None:

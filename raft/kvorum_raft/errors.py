@@ -21,6 +21,18 @@ class Overloaded(RaftError):
     definite = True
 
 
+class ChangePending(RaftError):
+    """Another change of the members is not committed yet; nothing was appended."""
+
+    definite = True
+
+
+class NoSpace(RaftError):
+    """A voter's disk is nearly full: nothing that makes the state grow is taken; nothing was appended."""
+
+    definite = True
+
+
 class Discarded(RaftError):
     """Another leader's entry was committed in its place: certainly not applied."""
 

@@ -396,7 +396,7 @@ class RaftNode:
         """Addresses of the configuration file, which can be newer than those in the log."""
         if node_id in self._members:
             return self._members[node_id]
-        voter = self._core.configuration.voter(node_id) if self._core.configuration is not None else None
+        voter = self._core.configuration.find(node_id) if self._core.configuration is not None else None
         return voter.member if voter is not None else None
 
     def on_leadership(self, callback: Callable[[bool], None]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 
@@ -14,6 +15,43 @@ class Applied(NamedTuple):
     """The entry's time, Unix milliseconds; never goes back from entry to entry."""
     result: Any
     """What the state machine returned; None for entries of the consensus layer itself."""
+
+
+class StateFacts(NamedTuple):
+    """Where a state stands, as the state itself says."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    """Of the last entry in it."""
+    time_ms: int
+    content_hash: bytes
+    """16 bytes; of the logical content, not of pages."""
+
+
+class StateImage(Protocol):
+    """The state as one entry left it, held while the live one goes on: what a checkpoint is made of."""
+
+    @property
+    def facts(self) -> StateFacts: ...
+
+    def copy_to(self, fd: int) -> None:
+        """Write all of it as the bytes of one file, as fast as the descriptor (of a file or a pipe) takes them. Not for
+        the event loop. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Let go; required, also after an error."""
+        ...
+
+
+class PreparedState(Protocol):
+    """A private copy of a checkpoint, ready to become the live state."""
+
+    @property
+    def facts(self) -> StateFacts: ...
+
+    def discard(self) -> None:
+        """It is not wanted after all."""
+        ...
 
 
 class StateMachine(Protocol):
@@ -32,6 +70,32 @@ class StateMachine(Protocol):
         Indices come in order; an empty payload is an entry of the consensus layer, and only moves `applied_index`. The
         effects are visible and stored when the generator returns. Any exception is a fault: the process stops.
         """
+        ...
+
+    def state_hash(self) -> bytes:
+        """Content hash at `applied_index`, 16 bytes."""
+        ...
+
+    def size(self) -> int:
+        """Bytes that a checkpoint of the state would take, about."""
+        ...
+
+    def image(self) -> StateImage:
+        """Hold the state as it is now. Called between two entries; quick."""
+        ...
+
+    def inspect(self, file: Path) -> StateFacts:
+        """Open what `copy_to` has written and say what is in it. Not for the event loop. Raises ValueError with one
+        line if it is not a whole state, or of a newer format."""
+        ...
+
+    def prepare(self, file: Path) -> PreparedState:
+        """Make a copy of such a file beside the live state, which goes on. Never the file itself or a hard link to it.
+        Not for the event loop. Raises ValueError, OSError."""
+        ...
+
+    def adopt(self, prepared: PreparedState) -> None:
+        """From now on this is the state. Called between two entries; quick. Snapshots that readers hold stay whole."""
         ...
 
 
@@ -53,6 +117,9 @@ class PeerView:
     member: Member
     connected: bool
     match_index: int
+    learner: bool = False
+    snapshot: tuple[int, int] | None = None
+    """(bytes acknowledged, bytes) of the snapshot that is being sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +183,43 @@ class Consensus(Protocol):
 
     def on_applied(self, callback: Callable[[Applied], None]) -> None:
         """Call back after each applied entry, on every node, in order, before the entry's future completes."""
+        ...
+
+    def on_installed(self, callback: Callable[[int], None]) -> None:
+        """Call back with the applied index after a snapshot became the state: entries up to there were never
+        applied here, so whoever follows the state must look at it anew."""
+        ...
+
+
+class Administration(Protocol):
+    """What an operator may ask of a cluster's leader.
+
+    All of it raises NotLeader, ChangePending (another change is not committed yet; try again) or ValueError (with one
+    line for the operator); UnknownOutcome if leadership ended midway.
+    """
+
+    async def add(self, member: Member) -> None:
+        """Reach the empty folder that waits at that address, and make it a learner. Returns when that is committed.
+        For a member's own folder that has moved: the change of its addresses."""
+        ...
+
+    async def promote(self, node_id: str) -> None:
+        """Make a learner a voter. ValueError while it lacks more than a moment's entries."""
+        ...
+
+    async def remove(self, node_id: str) -> None:
+        """Take a member out, this node included; its folder never comes back."""
+        ...
+
+    async def replace(self, member: Member) -> None:
+        """Put the empty folder that waits at that address in the place of the member of that id, as a learner."""
+        ...
+
+    async def transfer(self, node_id: str | None = None) -> str:
+        """Hand leadership to that voter, or to the one that has most; returns who leads now. UnknownOutcome if it did
+        not take over within an election timeout: this node goes on then."""
+        ...
+
+    async def set_time(self, unix_ms: int) -> None:
+        """Let the cluster's time jump forward to this. Never back: ValueError."""
         ...

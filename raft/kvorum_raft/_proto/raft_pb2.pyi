@@ -22,14 +22,44 @@ class Voter(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ..., learner: _Optional[bool] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("format", "cluster_id", "voters")
+    __slots__ = ("format", "cluster_id", "voters", "removed")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     format: int
     cluster_id: bytes
     voters: _containers.RepeatedCompositeFieldContainer[Voter]
-    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., voters: _Optional[_Iterable[_Union[Voter, _Mapping]]] = ...) -> None: ...
+    removed: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., voters: _Optional[_Iterable[_Union[Voter, _Mapping]]] = ..., removed: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Base(_message.Message):
+    __slots__ = ("format", "index", "term", "time_ms", "configuration")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    index: int
+    term: int
+    time_ms: int
+    configuration: bytes
+    def __init__(self, format: _Optional[int] = ..., index: _Optional[int] = ..., term: _Optional[int] = ..., time_ms: _Optional[int] = ..., configuration: _Optional[bytes] = ...) -> None: ...
+
+class Manifest(_message.Message):
+    __slots__ = ("format", "base", "content_hash", "size", "file_hash")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    FILE_HASH_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    base: Base
+    content_hash: bytes
+    size: int
+    file_hash: bytes
+    def __init__(self, format: _Optional[int] = ..., base: _Optional[_Union[Base, _Mapping]] = ..., content_hash: _Optional[bytes] = ..., size: _Optional[int] = ..., file_hash: _Optional[bytes] = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("format", "node_id", "incarnation", "cluster_id", "generation", "generation_ids")
@@ -62,7 +92,7 @@ class Admission(_message.Message):
     def __init__(self, format: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_id: _Optional[bytes] = ..., acknowledged_index: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "incarnation", "generation", "generation_ids", "formed", "durable_index", "listed", "target")
+    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "incarnation", "generation", "generation_ids", "formed", "durable_index", "listed", "target", "joining", "peer_address", "client_address", "data_version")
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +104,10 @@ class Hello(_message.Message):
     DURABLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol_min: int
     protocol_max: int
     cluster_id: bytes
@@ -85,7 +119,11 @@ class Hello(_message.Message):
     durable_index: int
     listed: _containers.RepeatedScalarFieldContainer[str]
     target: str
-    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_ids: _Optional[bytes] = ..., formed: _Optional[bool] = ..., durable_index: _Optional[int] = ..., listed: _Optional[_Iterable[str]] = ..., target: _Optional[str] = ...) -> None: ...
+    joining: bool
+    peer_address: str
+    client_address: str
+    data_version: int
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_ids: _Optional[bytes] = ..., formed: _Optional[bool] = ..., durable_index: _Optional[int] = ..., listed: _Optional[_Iterable[str]] = ..., target: _Optional[str] = ..., joining: _Optional[bool] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ..., data_version: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "hello")
@@ -106,6 +144,7 @@ class Reject(_message.Message):
         ROLLED_BACK: _ClassVar[Reject.Code]
         WRONG_NODE: _ClassVar[Reject.Code]
         BUSY: _ClassVar[Reject.Code]
+        REMOVED: _ClassVar[Reject.Code]
     UNSPECIFIED: Reject.Code
     PROTOCOL: Reject.Code
     FOREIGN: Reject.Code
@@ -113,6 +152,7 @@ class Reject(_message.Message):
     ROLLED_BACK: Reject.Code
     WRONG_NODE: Reject.Code
     BUSY: Reject.Code
+    REMOVED: Reject.Code
     CODE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     code: Reject.Code
@@ -148,12 +188,14 @@ class PreVoteReply(_message.Message):
     def __init__(self, granted: _Optional[bool] = ..., attempt: _Optional[int] = ..., current_term: _Optional[int] = ...) -> None: ...
 
 class RequestVote(_message.Message):
-    __slots__ = ("last_index", "last_term")
+    __slots__ = ("last_index", "last_term", "transfer")
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     last_index: int
     last_term: int
-    def __init__(self, last_index: _Optional[int] = ..., last_term: _Optional[int] = ...) -> None: ...
+    transfer: bool
+    def __init__(self, last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., transfer: _Optional[bool] = ...) -> None: ...
 
 class Vote(_message.Message):
     __slots__ = ("granted",)
@@ -182,18 +224,22 @@ class Append(_message.Message):
     def __init__(self, prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., commit_index: _Optional[int] = ..., round: _Optional[int] = ..., urgent: _Optional[bool] = ..., time_ms: _Optional[int] = ..., median_ms: _Optional[int] = ..., entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round")
+    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round", "wants_snapshot", "low_space")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
     HINT_INDEX_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    WANTS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    LOW_SPACE_FIELD_NUMBER: _ClassVar[int]
     success: bool
     match_index: int
     prev_index: int
     hint_index: int
     round: int
-    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    wants_snapshot: bool
+    low_space: bool
+    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ..., wants_snapshot: _Optional[bool] = ..., low_space: _Optional[bool] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ()
@@ -215,8 +261,54 @@ class ReadIndexReply(_message.Message):
     index: int
     def __init__(self, id: _Optional[int] = ..., ok: _Optional[bool] = ..., index: _Optional[int] = ...) -> None: ...
 
+class SnapshotOffer(_message.Message):
+    __slots__ = ("manifest",)
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    manifest: Manifest
+    def __init__(self, manifest: _Optional[_Union[Manifest, _Mapping]] = ...) -> None: ...
+
+class SnapshotChunk(_message.Message):
+    __slots__ = ("file_hash", "offset", "crc", "data")
+    FILE_HASH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    file_hash: bytes
+    offset: int
+    crc: int
+    data: bytes
+    def __init__(self, file_hash: _Optional[bytes] = ..., offset: _Optional[int] = ..., crc: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SnapshotReply(_message.Message):
+    __slots__ = ("file_hash", "offset", "installed", "index", "failed")
+    FILE_HASH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    file_hash: bytes
+    offset: int
+    installed: bool
+    index: int
+    failed: bool
+    def __init__(self, file_hash: _Optional[bytes] = ..., offset: _Optional[int] = ..., installed: _Optional[bool] = ..., index: _Optional[int] = ..., failed: _Optional[bool] = ...) -> None: ...
+
+class TimeoutNow(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateHash(_message.Message):
+    __slots__ = ("index", "content_hash", "verdict")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    content_hash: bytes
+    verdict: bool
+    def __init__(self, index: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., verdict: _Optional[bool] = ...) -> None: ...
+
 class Envelope(_message.Message):
-    __slots__ = ("term", "wall_ms", "hello", "welcome", "reject", "formation", "pre_vote", "pre_vote_reply", "request_vote", "vote", "append", "append_reply", "stale", "read_index", "read_index_reply")
+    __slots__ = ("term", "wall_ms", "hello", "welcome", "reject", "formation", "pre_vote", "pre_vote_reply", "request_vote", "vote", "append", "append_reply", "stale", "read_index", "read_index_reply", "snapshot_offer", "snapshot_chunk", "snapshot_reply", "timeout_now", "state_hash")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +324,11 @@ class Envelope(_message.Message):
     STALE_FIELD_NUMBER: _ClassVar[int]
     READ_INDEX_FIELD_NUMBER: _ClassVar[int]
     READ_INDEX_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_OFFER_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_REPLY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     term: int
     wall_ms: int
     hello: Hello
@@ -247,4 +344,9 @@ class Envelope(_message.Message):
     stale: Stale
     read_index: ReadIndex
     read_index_reply: ReadIndexReply
-    def __init__(self, term: _Optional[int] = ..., wall_ms: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., reject: _Optional[_Union[Reject, _Mapping]] = ..., formation: _Optional[_Union[Formation, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVote, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReply, _Mapping]] = ..., request_vote: _Optional[_Union[RequestVote, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., append_reply: _Optional[_Union[AppendReply, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., read_index: _Optional[_Union[ReadIndex, _Mapping]] = ..., read_index_reply: _Optional[_Union[ReadIndexReply, _Mapping]] = ...) -> None: ...
+    snapshot_offer: SnapshotOffer
+    snapshot_chunk: SnapshotChunk
+    snapshot_reply: SnapshotReply
+    timeout_now: TimeoutNow
+    state_hash: StateHash
+    def __init__(self, term: _Optional[int] = ..., wall_ms: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., reject: _Optional[_Union[Reject, _Mapping]] = ..., formation: _Optional[_Union[Formation, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVote, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReply, _Mapping]] = ..., request_vote: _Optional[_Union[RequestVote, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., append_reply: _Optional[_Union[AppendReply, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., read_index: _Optional[_Union[ReadIndex, _Mapping]] = ..., read_index_reply: _Optional[_Union[ReadIndexReply, _Mapping]] = ..., snapshot_offer: _Optional[_Union[SnapshotOffer, _Mapping]] = ..., snapshot_chunk: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., snapshot_reply: _Optional[_Union[SnapshotReply, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., state_hash: _Optional[_Union[StateHash, _Mapping]] = ...) -> None: ...

@@ -459,7 +459,7 @@ def test_a_leader_whose_log_lacks_the_first_payload_adds_it() -> None:
     leader = world.nodes["A"]
     configuration = world.nodes["B"].core.configuration
     leader.journal.append(
-        make(Kind.CONFIGURATION, 1, 0, 5, type(configuration)(b"c" * 16, configuration.voters).encode())
+        make(Kind.CONFIGURATION, 1, 0, 5, type(configuration)(b"c" * 16, configuration.members).encode())
     )
     leader.core._configure()
     world.mesh()
