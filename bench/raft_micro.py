@@ -24,7 +24,7 @@ from typing import Any
 from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.config import RaftConfig
 from kvorum_raft.node import RaftNode
-from kvorum_raft.seams import Member
+from kvorum_raft.seams import Member, PreparedState, StateFacts, StateImage
 
 
 class CountingMachine:
@@ -40,6 +40,24 @@ class CountingMachine:
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
         self._index = index
         yield from ()
+
+    def state_hash(self) -> bytes:
+        return bytes(16)
+
+    def size(self) -> int:
+        return 1 << 50  # no checkpoint is ever due
+
+    def image(self) -> StateImage:
+        raise NotImplementedError
+
+    def inspect(self, file: Path) -> StateFacts:
+        raise NotImplementedError
+
+    def prepare(self, file: Path) -> PreparedState:
+        raise NotImplementedError
+
+    def adopt(self, prepared: PreparedState) -> None:
+        raise NotImplementedError
 
 
 async def measure(action: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> dict[str, float]:

@@ -1,6 +1,10 @@
-"""What gets into the log: writes are judged before they are proposed (rules B3), and cut to what one entry may hold."""
+"""What gets into the log: writes are judged before they are proposed (rules B3), and cut to what one entry may hold.
 
-from collections.abc import Iterable
+While disk space is short (rules A8), what makes the state grow is refused. Sessions are opened all the same: a program
+that comes to delete needs one, they are few and small, and the reserve has room for all of them.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -28,7 +32,29 @@ class Part(NamedTuple):
     """Messages that are ready at once, by queue."""
 
 
-def admit(group: pb.WriteGroup) -> tuple[list[Part], list[pb.WriteResult]]:
+class Shortage(NamedTuple):
+    """Why nothing may grow now."""
+
+    message: str
+    """For whoever wants to write: where, and what to do."""
+    is_absent: Callable[[bytes], bool]
+    """Whether a key is not in the state: a sum makes it then."""
+
+    def forbids(self, op: pb.AtomicWrite) -> bool:
+        """Deletes, settles and sums on what is there are taken."""
+        if op.enqueues:
+            return True
+        for mutation in op.mutations:
+            kind = mutation.type
+            if kind != pb.MUTATION_TYPE_DELETE and (kind not in _SUMS or self.is_absent(mutation.key)):
+                return True
+        return False
+
+
+_SUMS = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MAX, pb.MUTATION_TYPE_MIN, pb.MUTATION_TYPE_ADD))
+
+
+def admit(group: pb.WriteGroup, shortage: Shortage | None = None) -> tuple[list[Part], list[pb.WriteResult]]:
     """Returns what may be proposed, and the answers to what may not.
 
     The usual group is one part, and is not rewritten: its bytes are what the client sent.
@@ -54,6 +80,9 @@ def admit(group: pb.WriteGroup) -> tuple[list[Part], list[pb.WriteResult]]:
             continue
         except InvalidArgument as error:
             refused.append(_invalid(write.seq, str(error)))
+            continue
+        if shortage is not None and shortage.forbids(op):
+            refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_NO_SPACE, message=shortage.message))
             continue
         weight = len(op.mutations) or 1
         messages = op.enqueues

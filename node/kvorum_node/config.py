@@ -31,6 +31,8 @@ class Setting:
     parse: Callable[[Any], Any]
     default: Any
     help: str
+    switch: bool = False
+    """Its flag may stand without a value, which means true."""
 
     @property
     def variable(self) -> str:
@@ -50,11 +52,14 @@ class NodeConfig:
     client_listen: str
     peer_listen: str
     members: tuple[Member, ...]
+    join: bool
     election_timeout_min_ms: int
     election_timeout_max_ms: int
     heartbeat_ms: int
     lease_ms: int
     session_idle_ms: int
+    min_free_mb: int
+    scrub_interval_s: int
     event_loop: str
     log_level: str
     log_format: str
@@ -79,6 +84,26 @@ def _milliseconds(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 86_400_000:
         raise ValueError("must be a whole number of milliseconds from 1 to 86400000")
     return value
+
+
+def _whole(least: int, most: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, str) and _is_number(value.strip()):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if not isinstance(value, str) or value.strip().lower() not in known:
+        raise ValueError("must be true or false")
+    return known[value.strip().lower()]
 
 
 def _choice(*choices: str) -> Callable[[Any], str]:
@@ -136,6 +161,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("peer_listen", _address, None, "host:port to serve peers on (default: its member entry's peer address)"),
     Setting("members", _members, (), "all nodes, this one included: id=peer/client,…  ([[members]] in the file)"),
+    Setting(
+        "join",
+        _truth,
+        False,
+        "form no cluster: wait with an empty folder until `kvorum cluster add` or `replace` lets this node in",
+        switch=True,
+    ),
     Setting("election_timeout_min_ms", _milliseconds, 500, "shortest time without a leader before a node campaigns"),
     Setting("election_timeout_max_ms", _milliseconds, 1_000, "longest one"),
     Setting("heartbeat_ms", _milliseconds, 100, "time between a leader's signs of life"),
@@ -145,6 +177,18 @@ SETTINGS: tuple[Setting, ...] = (
         _milliseconds,
         limits.SESSION_IDLE,
         "a client's session is closed after so long without a connection",
+    ),
+    Setting(
+        "min_free_mb",
+        _whole(0, 1 << 30),
+        0,
+        "MiB of disk space below which growth is refused (default 0: 5 % of the disk, at least 1024)",
+    ),
+    Setting(
+        "scrub_interval_s",
+        _whole(0, 366 * 86_400),
+        3_600,
+        "seconds between two slow scans of the state for damage; 0: none",
     ),
     Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
     Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),

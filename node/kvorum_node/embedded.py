@@ -27,6 +27,7 @@ from .local import LocalConsensus
 from .queue import Consumer
 from .reads import PendingRead
 from .service import NodeService, ServiceSettings, settle_down
+from .space import SpaceWatch, embedded_reserve
 from .store import DEFAULT_MAP_SIZE, Store, StoreFault, check_queue_name
 
 SESSION = b""
@@ -65,7 +66,7 @@ async def open_embedded(
             store = Store.open(folder, durable=private is None, map_size=map_size)
         except StoreFault as fault:
             raise errors.DatabaseCorrupt(str(fault)) from fault
-        backend = EmbeddedBackend(store, private, lease)
+        backend = EmbeddedBackend(store, folder, lease, private=private is not None)
         await backend.start()
     except BaseException:
         if store is not None:
@@ -97,12 +98,15 @@ class EmbeddedConsumer:
 class EmbeddedBackend:
     """`kvorum.backend.Backend`; made by `open_embedded`."""
 
-    def __init__(self, store: Store, private: Path | None, lease: float) -> None:
+    def __init__(self, store: Store, folder: Path, lease: float, *, private: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
-        self._private = private
-        self._consensus = LocalConsensus(store, last_time_ms=store.applied_time_ms)
-        self._service = NodeService(store, self._consensus, self._loop, ServiceSettings(lease=lease))
+        self._private = folder if private else None
+        self._consensus = LocalConsensus(store, last_time_ms=store.applied_time_ms, check=store.next_expiry_ms)
+        self._space = SpaceWatch(folder, self._loop, store.space, least=embedded_reserve)
+        self._service = NodeService(
+            store, self._consensus, self._loop, ServiceSettings(lease=lease), no_space=self._no_space
+        )
         self._opened_at = time.monotonic()
         self._pending: list[tuple[bytes, _Promise]] = []
         self._promises: dict[int, _Promise] = {}
@@ -114,6 +118,7 @@ class EmbeddedBackend:
 
     async def start(self) -> None:
         service = self._service
+        self._space.start()
         await service.start()
         service.connected(SESSION)
         # Leases that are still in the state were those of a process that is gone for certain: no need to wait for them.
@@ -277,15 +282,22 @@ class EmbeddedBackend:
             return errors.InvalidArgument(result.message)
         if result.outcome == pb.OUTCOME_OVERLOADED:
             return errors.Overloaded(result.message)
+        if result.outcome == pb.OUTCOME_NO_SPACE:
+            return errors.NoSpace(result.message)
         if result.outcome == pb.OUTCOME_NOT_LEADER:
             return errors.Closed("the database was closed before this write was carried out")
         return errors.OutcomeUnknown(f"the database stopped while this write was under way: {result.message}")
+
+    def _no_space(self) -> str:
+        problem = self._space.problem()
+        return f"{problem}; free space, or delete keys" if problem else ""
 
     async def _close(self) -> None:
         service = self._service
         await self._give_back()
         self._send()
         service.disconnected(SESSION)
+        self._space.stop()
         await service.stop()
         for future in self._lists:
             if not future.done():

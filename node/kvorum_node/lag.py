@@ -1,5 +1,7 @@
 """How late the loop calls back: the metric of rules J1, since consensus timers and the API share one loop."""
 
+from collections.abc import Callable
+
 from .timers import Handle, Timers
 
 PERIOD = 0.1
@@ -7,10 +9,14 @@ PERIOD = 0.1
 
 
 class LoopLag:
-    """Measures while it runs. `worst` is the longest lateness since `statistics` was last asked."""
+    """Measures while it runs. `worst` is the longest lateness since `statistics` was last asked.
 
-    def __init__(self, timers: Timers) -> None:
+    `on_late` hears of each lateness, in seconds.
+    """
+
+    def __init__(self, timers: Timers, *, on_late: Callable[[float], None] | None = None) -> None:
         self._timers = timers
+        self._on_late = on_late
         self._handle: Handle | None = None
         self._due = 0.0
         self._last = self._worst = self._worst_ever = 0.0
@@ -37,3 +43,5 @@ class LoopLag:
         self._worst = max(self._worst, self._last)
         self._worst_ever = max(self._worst_ever, self._last)
         self._plan()
+        if self._on_late is not None:
+            self._on_late(self._last)

@@ -14,11 +14,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
-from kvorum_raft.errors import NotLeader, Overloaded, UnknownOutcome
-from kvorum_raft.seams import Applied, Member, StateMachine, Status
+import lmdb
+
+from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, UnknownOutcome
+from kvorum_raft.seams import Applied, Member, Status
 
 logger = logging.getLogger("kvorum.node")
 
@@ -26,6 +28,15 @@ MAX_WAITING = 64
 """Entries that may wait for the writer thread."""
 
 _Job = tuple[bytes, int, "asyncio.Future[Applied]"]
+
+
+class Machine(Protocol):
+    """As much of `kvorum_raft.seams.StateMachine` as is needed without a log and without snapshots."""
+
+    @property
+    def applied_index(self) -> int: ...
+
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]: ...
 
 
 def wall_clock_ms() -> int:
@@ -40,13 +51,16 @@ class LocalConsensus:
 
     def __init__(
         self,
-        machine: StateMachine,
+        machine: Machine,
         *,
         last_time_ms: int = 0,
         clock_ms: Callable[[], int] = wall_clock_ms,
         max_waiting: int = MAX_WAITING,
+        check: Callable[[], object] = bool,
     ) -> None:
+        """`check` reads something of the state, and raises if it cannot be used any more."""
         self._machine = machine
+        self._check = check
         self._clock_ms = clock_ms
         self._last_time_ms = last_time_ms
         self._max_waiting = max_waiting
@@ -117,6 +131,9 @@ class LocalConsensus:
     def on_applied(self, callback: Callable[[Applied], None]) -> None:
         self._on_applied.append(callback)
 
+    def on_installed(self, callback: Callable[[int], None]) -> None:
+        """Never: nobody sends snapshots to a consensus of one."""
+
     def _run(self) -> None:
         """The writer thread."""
         loop = self._loop
@@ -126,6 +143,17 @@ class LocalConsensus:
             try:
                 index = self._machine.applied_index + 1
                 applied = Applied(index, time_ms, self._apply(index, time_ms, payload))
+            except (lmdb.DiskError, lmdb.MapFullError) as error:
+                # The transaction was given up, and the state is as it was. Unless it broke in the last step of a
+                # commit: then LMDB takes the environment out of service, and nobody can say what it holds.
+                try:
+                    self._check()
+                except Exception:  # noqa: BLE001 - whatever it is, the state cannot be used any more
+                    self.fault = error
+                    loop.call_soon_threadsafe(self._failed, future, error)
+                    break
+                loop.call_soon_threadsafe(self._refused, future, error)
+                continue
             except Exception as error:  # noqa: BLE001 - whatever it was, the state may not be written to any more
                 self.fault = error
                 loop.call_soon_threadsafe(self._failed, future, error)
@@ -147,6 +175,13 @@ class LocalConsensus:
             callback(applied)
         if not future.done():
             future.set_result(applied)
+
+    def _refused(self, future: "asyncio.Future[Applied]", error: Exception) -> None:
+        """There was no room for the entry."""
+        self._waiting -= 1
+        logger.error("an entry found no room: %s", error)
+        if not future.done():
+            future.set_exception(NoSpace(f"no room for this write: {error}; free space, or delete keys"))
 
     def _failed(self, future: "asyncio.Future[Applied]", error: Exception) -> None:
         logger.critical("the database stops: applying an entry failed: %s: %s", type(error).__name__, error)

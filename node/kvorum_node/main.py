@@ -6,7 +6,6 @@ state.
 
 import argparse
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -18,7 +17,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.errors import KvorumError
 from kvorum_raft.errors import ConfigurationError, RaftFault
@@ -61,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="TOML file with the settings below as keys")
     parser.add_argument("--version", action="version", version=__version__)
     for setting in SETTINGS:
-        parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"))
+        optional: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.switch else {}
+        parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"), **optional)
     return parser
 
 
@@ -120,50 +119,13 @@ def prepare_folder(folder: Path) -> None:
 async def serve(config: NodeConfig) -> int:
     """Run a node until it is told to end."""
     # Heavy imports wait until the configuration is known to be good.
-    from kvorum_raft import RaftConfig, RaftNode, Timing
-
-    from .api.server import ApiServer
-    from .service import NodeService, ServiceSettings
-    from .store import DATA_VERSION, Store, StoreFault
+    from .assembly import Replica
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-
-    def first_payload(cluster_id: bytes) -> bytes:
-        batch = pb.Batch(data_version=DATA_VERSION)
-        batch.commands.add().init_cluster.cluster_id = cluster_id
-        return batch.SerializeToString()
-
-    timing = Timing(
-        election_min=config.election_timeout_min_ms / 1000,
-        election_max=config.election_timeout_max_ms / 1000,
-        heartbeat=config.heartbeat_ms / 1000,
-    )
-    lease = config.lease_ms / 1000
-    settings = ServiceSettings(
-        lease=lease, session_idle=config.session_idle_ms / 1000, max_election_timeout=timing.election_max
-    )
-    try:
-        store = Store.open(config.data_dir / "state", durable=False)
-    except StoreFault as fault:
-        raise RaftFault(str(fault)) from fault
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(store.close)
-        raft = RaftNode(
-            RaftConfig(config.node_id, list(config.members), config.data_dir, listen=config.peer_listen, timing=timing),
-            store,
-            first_payload=first_payload,
-        )
-        service = NodeService(store, raft, loop, settings)
-        # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
-        # of life.
-        api = ApiServer(service, config.node_id, config.client_listen, keepalive=min(5.0, max(0.5, lease / 4)))
-        await service.start()
-        stack.push_async_callback(service.stop)
-        await api.start()
-        stack.push_async_callback(api.stop)
+    async with Replica(config) as replica:
         logger.info(
             "serving clients on %s, peers on %s, version %s", config.client_listen, config.peer_listen, __version__
         )
@@ -174,5 +136,6 @@ async def serve(config: NodeConfig) -> int:
         logger.info("ending")
         # Whatever hangs must not keep an operator from restarting: what was acknowledged is in the log.
         loop.call_later(STOP_PATIENCE, os._exit, EXIT_FAULT)
+        await replica.retire()
     logger.info("ended")
     return 0

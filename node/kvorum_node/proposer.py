@@ -21,18 +21,16 @@ from typing import Any
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_raft.errors import NotLeader, Overloaded, RaftError, UnknownOutcome
+from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Applied, Consensus
 
+from .store import DATA_VERSION
 from .timers import Timers
-
-DATA_VERSION = 1
-"""Apply semantics that commands built here rely on."""
 
 Done = Callable[[Any, RaftError | None], None]
 """Called once, on the loop: with the command's output from apply, or with what went wrong."""
 
-_HEADER = pb.Batch(data_version=DATA_VERSION).SerializeToString()
+_TAG_VERSION = b"\x08"  # Batch.data_version
 _TAG_COMMAND = b"\x12"  # Batch.commands
 _TAG_WRITES = b"\x0a"  # Command.writes
 
@@ -84,6 +82,8 @@ def outcome_of(error: RaftError) -> "pb.Outcome":
     """What a writer is told about an attempt that ended with this error."""
     if isinstance(error, Overloaded):
         return pb.OUTCOME_OVERLOADED
+    if isinstance(error, NoSpace):
+        return pb.OUTCOME_NO_SPACE
     # Discarded: certainly not applied, and whoever replaced the entry leads now.
     return pb.OUTCOME_NOT_LEADER if error.definite else pb.OUTCOME_UNKNOWN
 
@@ -133,8 +133,11 @@ class Proposer:
         *,
         bounds: ProposerLimits | None = None,
         companions: Callable[[dict[str, int]], list[Proposal]] | None = None,
+        common_data_version: Callable[[], int] | None = None,
     ) -> None:
+        """`common_data_version`: the newest semantics that every member can apply; without it those of this node."""
         self._consensus = consensus
+        self._common_data_version = common_data_version
         self._timers = timers
         self._bounds = bounds or ProposerLimits()
         self._companions = companions
@@ -143,6 +146,7 @@ class Proposer:
         self._in_flight = 0
         self._scheduled = False
         self._stopped = False
+        self._when_idle: list[Callable[[], None]] = []
         self._entries = self._commands = self._commits = self._refused = 0
 
     def submit(self, item: Proposal, *, urgent: bool = False) -> None:
@@ -168,6 +172,17 @@ class Proposer:
             self._scheduled = True
             self._timers.call_soon(self._flush)
 
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back, once, as soon as no entry is in flight and nothing waits; at once if that is now."""
+        self._when_idle.append(callback)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if self._when_idle and not (self._in_flight or self._urgent.waiting or self._line.waiting):
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback()
+
     def stop(self) -> None:
         """Refuse what waits and what comes. Entries in flight are answered by the consensus layer's own stop."""
         self._stopped = True
@@ -183,13 +198,18 @@ class Proposer:
             "proposer_in_flight": self._in_flight,
         }
 
+    def _header(self) -> bytes:
+        """While a cluster is being upgraded, entries keep to what the oldest member can apply."""
+        common = DATA_VERSION if self._common_data_version is None else self._common_data_version()
+        return _TAG_VERSION + varint(max(1, min(DATA_VERSION, common)))
+
     def _flush(self) -> None:
         self._scheduled = False
         while self._in_flight < self._bounds.in_flight and (self._urgent.waiting or self._line.waiting):
             batch = self._next_batch()
             try:
-                future = self._consensus.propose(b"".join([_HEADER, *[item.data for item in batch]]))
-            except (NotLeader, Overloaded) as error:
+                future = self._consensus.propose(b"".join([self._header(), *[item.data for item in batch]]))
+            except (NotLeader, Overloaded, NoSpace) as error:
                 for item in batch:
                     item.on_done(None, error)
                 if isinstance(error, NotLeader):
@@ -238,12 +258,14 @@ class Proposer:
         if error is not None:
             for item in batch:
                 item.on_done(None, error)
+            self._tell_idle()
             return
         outputs = future.result().result.outputs
         if len(outputs) != len(batch):
             raise AssertionError(f"{len(batch)} commands proposed, {len(outputs)} outputs applied")
         for item, output in zip(batch, outputs, strict=True):
             item.on_done(output, None)
+        self._tell_idle()
 
     def _fail_waiting(self, error: RaftError) -> None:
         for line in (self._urgent, self._line):

@@ -60,13 +60,22 @@ class Reads:
     """All reads of a node."""
 
     def __init__(
-        self, store: Store, barrier: Barrier, lists: ListReader, timers: Timers, *, max_wait: float = MAX_WAIT
+        self,
+        store: Store,
+        barrier: Barrier,
+        lists: ListReader,
+        timers: Timers,
+        *,
+        max_wait: float = MAX_WAIT,
+        unreadable: Callable[[], str] = str,
     ) -> None:
+        """`unreadable` says why nothing may be read here now, whatever is asked for; empty: it may."""
         self._store = store
         self._barrier = barrier
         self._lists = lists
         self._timers = timers
         self._max_wait = max_wait
+        self._unreadable = unreadable
         self._under_way = self._bytes = 0
         self._ready: deque[PendingRead] = deque()
         self._serving = False
@@ -81,10 +90,13 @@ class Reads:
     def submit(self, items: Sequence[PendingRead]) -> None:
         """Take the reads of a frame; answers may come before this returns."""
         strong: list[PendingRead] = []
+        unreadable = self._unreadable()
         for item in items:
             problem = check_read(item.read)
             if problem:
                 _refuse(item, pb.READ_STATUS_INVALID, problem)
+            elif unreadable:
+                _refuse(item, pb.READ_STATUS_NO_LEADER, unreadable)
             elif self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES:
                 _refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
             else:

@@ -7,7 +7,7 @@ replica or a database in a program's process.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import RaftError
 from kvorum_raft.seams import Applied, Consensus, Member
 
-from .admission import admit, refuse_all
+from .admission import Shortage, admit, refuse_all
 from .barrier import Barrier
 from .lag import LoopLag
 from .lists import ListReader
@@ -31,6 +31,9 @@ from .timers import Alarm, Timers
 from .watches import ChangeHub, Watch
 
 logger = logging.getLogger("kvorum.node")
+
+TIME_JUMP = 500.0
+"""Milliseconds by which entry time may run ahead of the loop's before alarms are set anew."""
 
 Answer = Callable[[pb.ResultGroup], None]
 
@@ -58,20 +61,39 @@ class NodeService:
         settings: ServiceSettings | None = None,
         *,
         lists: ListReader | None = None,
+        no_space: Callable[[], str] = str,
+        unreadable: Callable[[], str] = str,
+        common_data_version: Callable[[], int] | None = None,
+        on_late: Callable[[float], None] | None = None,
+        more_statistics: Sequence[Callable[[], dict[str, float]]] = (),
     ) -> None:
         self.settings = settings = settings or ServiceSettings()
+        self.no_space = no_space
+        """Why writes that grow the database are refused, and what to do; empty: they are not."""
+        self.unreadable = unreadable
+        """Why the state of this node may not be read at all; empty: it may."""
+        self._more_statistics = more_statistics
         self.store = store
         self.consensus = consensus
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
-        self.proposer = Proposer(consensus, timers, bounds=settings.proposer, companions=self.delivery.companions)
+        self.proposer = Proposer(
+            consensus,
+            timers,
+            bounds=settings.proposer,
+            companions=self.delivery.companions,
+            common_data_version=common_data_version,
+        )
         self.delivery.attach(self.proposer)
-        self.hub = ChangeHub(store)
+        self.hub = ChangeHub(store, timers)
         self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
         self.lists = lists if lists is not None else ListReader(store)
-        self.reads = Reads(store, self.barrier, self.lists, timers)
+        self.reads = Reads(store, self.barrier, self.lists, timers, unreadable=unreadable)
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
-        self.lag = LoopLag(timers)
+        self.lag = LoopLag(timers, on_late=on_late)
+        self._timers = timers
+        self._time_ahead = float("-inf")
+        """Entry time − loop time, ms, when alarms were last set by it."""
         self._leading = False
         self._leader: Member | None = None
         self._leader_message = pb.Leader()
@@ -79,6 +101,7 @@ class NodeService:
         self._leader_listeners: list[Callable[[], None]] = []
         self._started = False
         consensus.on_applied(self._applied)
+        consensus.on_installed(self._installed)
         consensus.on_leadership(self._leadership)
 
     async def start(self) -> None:
@@ -105,11 +128,24 @@ class NodeService:
         self._set_office(leading=False)
         self.lists.stop()
 
+    async def drain(self, patience: float) -> None:
+        """Take no more writes, and wait until those in the log are answered, at most `patience` seconds."""
+        idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell() -> None:
+            if not idle.done():
+                idle.set_result(None)
+
+        self.proposer.stop()
+        self.proposer.when_idle(tell)
+        await asyncio.wait([idle], timeout=patience)
+
     # ---- writes
 
     def write(self, group: pb.WriteGroup, answer: Answer) -> None:
         """Commit a group. `answer` is called once or several times; each write is answered once."""
-        parts, refused = admit(group)
+        no_space = self.no_space()
+        parts, refused = admit(group, Shortage(no_space, self._is_absent) if no_space else None)
         if refused:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:
@@ -122,6 +158,10 @@ class NodeService:
                     enqueues=part.enqueues,
                 )
             )
+
+    def _is_absent(self, key: bytes) -> bool:
+        with self.store.snapshot() as snapshot:
+            return not snapshot.get(key).versionstamp
 
     def open_session(self, client: str, answer: Callable[[bytes, RaftError | None], None]) -> None:
         """Open a session; `answer` gets its id, 10 bytes, or b"" if there are too many."""
@@ -194,11 +234,19 @@ class NodeService:
             self.lag,
         ):
             figures.update(part.statistics())
+        for more in self._more_statistics:
+            figures.update(more())
         return figures
 
     # ---- news of the consensus layer
 
     def _applied(self, applied: Applied) -> None:
+        ahead = applied.time_ms - self._timers.time() * 1000
+        if ahead > self._time_ahead + TIME_JUMP:
+            # An operator has set the cluster's time: alarms that were set by the old one would ring too late.
+            self._time_ahead = ahead
+            self.sweeper.time_moved()
+            self.delivery.time_moved()
         result = applied.result
         if result is not None:
             if result.changed_keys:
@@ -210,6 +258,17 @@ class NodeService:
             if result.closed_sessions:
                 self.sessions.closed(result.closed_sessions)
         self.reads.applied(applied.index)
+
+    def _installed(self, index: int) -> None:
+        """A snapshot is the state now: what lies between the old one and it was never applied here (rules E1).
+
+        Only a follower installs one. What belongs to an office (sweeper, sessions, leases) begins from the state when
+        the office is taken, so there is nothing in it that could be out of date. Lists go on from the snapshot that
+        they hold.
+        """
+        self.hub.installed()
+        self.reads.applied(index)
+        self._tell_leader()
 
     def _leadership(self, leading: bool) -> None:
         if not self._started:
@@ -223,6 +282,9 @@ class NodeService:
             self._leader_known_alarm.cancel()
         self._leader = leader
         self._leader_message = self._look_for_leader()
+        self._tell_leader()
+
+    def _tell_leader(self) -> None:
         for listener in list(self._leader_listeners):
             listener()
 

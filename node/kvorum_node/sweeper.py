@@ -48,6 +48,11 @@ class Sweeper:
             self._earliest = at_ms
             self._plan()
 
+    def time_moved(self) -> None:
+        """The cluster's time has jumped ahead of the loop's."""
+        if self._leading:
+            self._plan()
+
     def statistics(self) -> dict[str, float]:
         return {"sweeps": self._sweeps, "swept_keys": self._deleted}
 

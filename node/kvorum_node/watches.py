@@ -6,17 +6,24 @@ all keys of an event come from one snapshot.
 
 Many watchers of one key share the work: rows read for one event are kept until the state moves on.
 
-Rejected: comparing versionstamps to suppress events (a delete of a deleted key must be seen by raw watchers; extra
-events are allowed).
+When a snapshot has become the state, nobody knows which keys it changed: every watch then compares what it last sent
+with what is there now (rules E1), a slice of them in each turn of the loop.
+
+Rejected: comparing versionstamps to suppress events of entries (a delete of a deleted key must be seen by raw watchers;
+extra events are allowed).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from kvorum._proto import kvorum_pb2 as pb
 
 from .store import Snapshot, Store
+from .timers import Timers
 
 MAX_CACHED_ROWS = 1_024
+SLICE_KEYS = 256
+"""Keys compared in one turn of the loop after a snapshot was installed: about 2 ms."""
 
 
 class Watch:
@@ -24,13 +31,15 @@ class Watch:
     taken.
     """
 
-    __slots__ = ("_notify", "dirty", "ended", "keys", "open")
+    __slots__ = ("_notify", "dirty", "ended", "keys", "open", "seen")
 
     def __init__(self, keys: Sequence[bytes], notify: "Callable[[Watch], None]") -> None:
         self.keys = tuple(keys)
         self.dirty = False
         self.open = False
         """The first snapshot may be taken: the state is known to be new enough."""
+        self.seen: tuple[bytes, ...] = ()
+        """Versionstamps of the keys as they were last taken."""
         self.ended = ""
         """Why there will be no more events; the watcher should start again."""
         self._notify = notify
@@ -56,12 +65,16 @@ class Watch:
 class ChangeHub:
     """Knows who watches which keys."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, timers: Timers) -> None:
         self._store = store
+        self._timers = timers
         self._by_key: dict[bytes, set[Watch]] = {}
         self._watches: set[Watch] = set()
         self._cached_at = b""
         self._cache: dict[bytes, pb.KvEntry] = {}
+        self._unsure: deque[Watch] = deque()
+        """Watches to be compared with a state that came as a snapshot."""
+        self._comparing = False
         self._events = 0
 
     def add(self, keys: Sequence[bytes], notify: Callable[[Watch], None]) -> Watch:
@@ -98,11 +111,39 @@ class ChangeHub:
         watch.dirty = False
         self._events += 1
         with self._store.snapshot() as snapshot:
-            stamp = snapshot.versionstamp
-            if stamp != self._cached_at or len(self._cache) > MAX_CACHED_ROWS:
-                self._cached_at = stamp
-                self._cache.clear()
-            return [self._row(snapshot, key) for key in watch.keys], stamp
+            stamp = self._turn_to(snapshot)
+            rows = [self._row(snapshot, key) for key in watch.keys]
+        watch.seen = tuple(row.versionstamp for row in rows)
+        return rows, stamp
+
+    def installed(self) -> None:
+        """A snapshot became the state: find out who must hear of it."""
+        self._unsure = deque(self._watches)
+        if self._unsure and not self._comparing:
+            self._comparing = True
+            self._timers.call_soon(self._compare)
+
+    def _compare(self) -> None:
+        self._comparing = False
+        left = SLICE_KEYS
+        changed = []
+        with self._store.snapshot() as snapshot:
+            self._turn_to(snapshot)
+            while self._unsure and left > 0:
+                watch = self._unsure.popleft()
+                if watch.dirty or not watch.open or watch not in self._watches:
+                    continue  # it will take what is there now anyway, or nothing more
+                left -= len(watch.keys)
+                if any(
+                    self._row(snapshot, key).versionstamp != seen
+                    for key, seen in zip(watch.keys, watch.seen, strict=True)
+                ):
+                    changed.append(watch)
+        for watch in changed:
+            watch.touch()
+        if self._unsure and not self._comparing:
+            self._comparing = True
+            self._timers.call_soon(self._compare)
 
     def end_all(self, reason: str) -> None:
         """Tell every watcher to start again, elsewhere or later."""
@@ -112,6 +153,14 @@ class ChangeHub:
 
     def statistics(self) -> dict[str, float]:
         return {"watches": len(self._watches), "watched_keys": len(self._by_key), "watch_events": self._events}
+
+    def _turn_to(self, snapshot: Snapshot) -> bytes:
+        """Rows are kept while the state is that of `snapshot`; returns its versionstamp."""
+        stamp = snapshot.versionstamp
+        if stamp != self._cached_at or len(self._cache) > MAX_CACHED_ROWS:
+            self._cached_at = stamp
+            self._cache.clear()
+        return stamp
 
     def _row(self, snapshot: Snapshot, key: bytes) -> pb.KvEntry:
         entry = self._cache.get(key)

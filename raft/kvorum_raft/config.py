@@ -11,6 +11,9 @@ from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
 MIB: Final = 1 << 20
+PROTOCOL_MIN: Final = 1
+PROTOCOL_MAX: Final = 1
+"""Versions of the peers' protocol that this program speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,16 @@ class Limits:
     """Waiting in the socket of one peer; beyond it the connection is closed and made anew."""
     reads: int = 65_536
     """Linearizable reads that wait at a time."""
+    checkpoint_log: int = 64 * MIB
+    """A checkpoint is due when the log behind the newest one is larger than this and than a quarter of the state."""
+    hash_every: int = 256
+    """Nodes compare their states after every so many entries."""
     handshakes: int = 64
     """Connections to the peer port that have not said who they are."""
+    guests: int = 16
+    """Nodes of this cluster that talk with this one though it does not know them as members."""
+    admissions: int = 256
+    """Folders whose newest start is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class Timing:
     handshake: float = 5.0
     reconnect_min: float = 0.05
     reconnect_max: float = 1.0
+    guest_idle: float = 30.0
+    """A guest that has been silent for so long is forgotten."""
 
     def check(self) -> None:
         """Raises ConfigurationError."""
@@ -66,7 +79,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """One node. `members` lists every node of the cluster, this one included, the same on all of them."""
+    """One node. `members` lists every node of a new cluster, this one included, the same on all of them; later the
+    log says who is a member, and the list is only where to find them."""
 
     node_id: str
     members: list[Member]
@@ -76,6 +90,13 @@ class RaftConfig:
     """host:port to bind for peers, if it differs from the peer address that the members list names."""
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
+    join: bool = False
+    """An empty folder forms no cluster: it waits until the leader of one is told to take it in. `members` need list
+    only this node. Means nothing once the folder belongs to a cluster."""
+    data_version: int = 1
+    """Newest apply semantics that this program knows."""
+    protocols: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    """Oldest and newest protocol version spoken with peers; others than the program's own are for tests."""
     map_size: int = 1 << 42
     """Address space of the log's LMDB environment; never grown at run time."""
     server_tls: ssl.SSLContext | None = None
@@ -94,6 +115,8 @@ class RaftConfig:
         ids = [member.node_id for member in self.members]
         if not all(ids) or any(len(node_id.encode()) > 128 for node_id in ids):
             raise ConfigurationError("every member needs an id of 1 to 128 bytes")
+        if not all(node_id.isprintable() for node_id in ids):
+            raise ConfigurationError("a member's id has characters that cannot be printed")
         if len(ids) > MAX_MEMBERS:
             raise ConfigurationError(f"{len(ids)} members; at most {MAX_MEMBERS} are supported")
         for what, names in (("id", ids), ("peer address", [member.peer_address for member in self.members])):
@@ -115,6 +138,6 @@ class RaftConfig:
 def split_address(address: str) -> tuple[str, int]:
     """host:port or [v6]:port → (host, port). Raises ConfigurationError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65_535:
+    if not colon or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65_535:
         raise ConfigurationError(f"{address!r} is not an address of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -3,6 +3,9 @@
 The dialling side speaks first and is afterwards the only one that sends; the accepting side answers the handshake and
 listens. So each pair of nodes has one connection for each direction, neither has to be chosen, and a broken one says
 something about one direction only.
+
+The handshake agrees on the newest protocol version that both sides speak; it is kept per connection, for a program that
+speaks more than one.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from kvorum_raft import identity as ids
 from kvorum_raft import wire
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.errors import ProtocolError
@@ -31,7 +35,7 @@ class Host(Protocol):
 
     def hello(self, target: str) -> pb.Hello: ...
 
-    def admit(self, hello: pb.Hello, done: Callable[[pb.Reject | None], None]) -> None: ...
+    def admit(self, hello: pb.Hello, done: Callable[[pb.Reject | None], None], *, dialled: bool) -> None: ...
 
     def inbound_open(self, connection: "Inbound") -> None: ...
 
@@ -52,6 +56,10 @@ class Host(Protocol):
     def bad_input(self, where: str, error: ProtocolError) -> None: ...
 
 
+def _protocols(hello: pb.Hello) -> tuple[int, int]:
+    return hello.protocol_min, hello.protocol_max
+
+
 class Connection(asyncio.Protocol):
     """What both ends share."""
 
@@ -62,6 +70,10 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.where = "?"
         self.is_open = False
+        self.hello: pb.Hello | None = None
+        """What the other side said of itself."""
+        self.protocol = 0
+        """Version that both sides speak; 0 before they have agreed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # not isinstance: uvloop's transports have the methods of asyncio.Transport, but do not inherit from it
@@ -131,10 +143,6 @@ class Connection(asyncio.Protocol):
 class Inbound(Connection):
     """A peer that dialled us."""
 
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self.hello: pb.Hello | None = None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self._host.inbound_made(self):
@@ -151,7 +159,7 @@ class Inbound(Connection):
         if self.hello is not None or envelope.WhichOneof("body") != "hello":
             raise ProtocolError("a peer that does not begin with one hello")
         self.hello = envelope.hello
-        self._host.admit(envelope.hello, self._judged)
+        self._host.admit(envelope.hello, self._judged, dialled=False)
 
     def _judged(self, reject: pb.Reject | None) -> None:
         assert self.hello is not None
@@ -161,52 +169,111 @@ class Inbound(Connection):
             self.write(pb.Envelope(reject=reject))
             self.close()
             return
+        own = self._host.hello("")
+        self.protocol = ids.negotiated(_protocols(own), self.hello) or 0
+        welcome = pb.Envelope(welcome=pb.Welcome(protocol=self.protocol, hello=own))
+        if self.hello.meeting:
+            self.write(welcome)
+            self.close()
+            return
         self._opened()
         self._reader.limit = self._host.max_frame
-        own = self._host.hello("")
-        self.write(pb.Envelope(welcome=pb.Welcome(protocol=own.protocol_max, hello=own)))
+        self.write(welcome)
         self._host.inbound_open(self)
 
 
-class Outbound(Connection):
-    """A peer that we dialled. `ended` resolves when the connection is gone, with True if it had been open."""
+class Dialled(Connection):
+    """Our side of a connection that we made, up to the other's answer. `ended` resolves when the connection is gone,
+    with True if it had been open."""
 
-    def __init__(self, host: Host, node_id: str) -> None:
+    def __init__(self, host: Host, node_id: str, *, meeting: bool = False) -> None:
         super().__init__(host)
         self.node_id = node_id
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._peer: pb.Hello | None = None
+        self._meeting = meeting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.write(pb.Envelope(hello=self._host.hello(self.node_id)))
+        hello = self._host.hello(self.node_id)
+        hello.meeting = self._meeting
+        self.write(pb.Envelope(hello=hello))
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_open = self.is_open
         super().connection_lost(exc)
         if was_open:
-            self._host.outbound_lost(self)
+            self._lost()
         if not self.ended.done():
             self.ended.set_result(was_open)
 
     def _received(self, envelope: pb.Envelope, size: int) -> None:
         body = envelope.WhichOneof("body")
         if body == "reject":
-            self._host.rejected_by(self.node_id, envelope.reject)
+            self._rejected(envelope.reject)
             self.close()
-        elif body != "welcome" or self._peer is not None:
+        elif body != "welcome" or self.hello is not None:
             raise ProtocolError("an answer to a hello that is neither a welcome nor a reject")
         elif envelope.welcome.hello.node_id != self.node_id:
-            raise ProtocolError(f"the address of node {self.node_id} leads to node {envelope.welcome.hello.node_id}")
+            raise ProtocolError(
+                f"the address of node {self.node_id} leads to node {envelope.welcome.hello.node_id[:128]!r}"
+            )
         else:
-            self._peer = envelope.welcome.hello
-            self._host.admit(self._peer, self._judged)
+            welcome = envelope.welcome
+            agreed = ids.negotiated(_protocols(self._host.hello("")), welcome.hello)
+            if agreed is not None and welcome.protocol != agreed:
+                raise ProtocolError(f"a welcome in protocol {welcome.protocol}; version {agreed} is what both speak")
+            self.hello, self.protocol = welcome.hello, agreed or 0
+            self._welcomed(welcome.hello)
+
+    def _welcomed(self, hello: pb.Hello) -> None:
+        raise NotImplementedError
+
+    def _rejected(self, reject: pb.Reject) -> None:
+        raise NotImplementedError
+
+    def _lost(self) -> None:
+        """It had been open."""
+
+
+class Outbound(Dialled):
+    """A peer that we dialled."""
+
+    def _lost(self) -> None:
+        self._host.outbound_lost(self)
+
+    def _rejected(self, reject: pb.Reject) -> None:
+        self._host.rejected_by(self.node_id, reject)
+
+    def _welcomed(self, hello: pb.Hello) -> None:
+        self._host.admit(hello, self._judged, dialled=True)
 
     def _judged(self, reject: pb.Reject | None) -> None:
-        if self._transport is None or self._peer is None:
+        if self._transport is None or self.hello is None:
             return
         if reject is not None:
             self.close()
             return
         self._opened()
-        self._host.outbound_open(self, self._peer)
+        self._host.outbound_open(self, self.hello)
+
+
+class Meeting(Dialled):
+    """Asks who is at an address, and nothing else. `answer` resolves with the other's hello or its reject."""
+
+    def __init__(self, host: Host, node_id: str) -> None:
+        super().__init__(host, node_id, meeting=True)
+        self.answer: asyncio.Future[pb.Hello | pb.Reject] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self.answer.done():
+            self.answer.set_exception(ProtocolError("no kvorum node of that id answers there"))
+
+    def _rejected(self, reject: pb.Reject) -> None:
+        if not self.answer.done():
+            self.answer.set_result(reject)
+
+    def _welcomed(self, hello: pb.Hello) -> None:
+        if not self.answer.done():
+            self.answer.set_result(hello)
+        self.close()

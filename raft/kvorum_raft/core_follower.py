@@ -3,12 +3,13 @@
 from pysyncobj.node import Node
 
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.core_state import FOLLOWER, LEADER, CoreState
+from kvorum_raft.core_snapshot import SnapshotSide
+from kvorum_raft.core_state import FOLLOWER, LEADER
 from kvorum_raft.entry import DamagedRecord, Entry, parse
 from kvorum_raft.errors import ProtocolError, RaftFault
 
 
-class FollowerSide(CoreState):
+class FollowerSide(SnapshotSide):
     """See `pysyncobj_fixes`."""
 
     def ask_leader(self, read_id: int) -> bool:
@@ -26,17 +27,9 @@ class FollowerSide(CoreState):
     # ------------------------------------------------------------------ replication
 
     def _receive_append(self, node: Node, envelope: pb.Envelope) -> None:
-        body, now = envelope.append, self._clock()
+        body = envelope.append
         entries = self._parse_entries(body, envelope.term)  # first: nonsense proves nothing about another leader
-        if self._SyncObj__raftState == LEADER:
-            raise RaftFault(f"two leaders in term {self.term}: {self.node_id} and {node.id}")
-        if node != self._SyncObj__raftLeader:
-            self._verified, self._owed_round = 0, None
-        self._follow(self.term, node)
-        self._pre_votes = set()
-        self._contact = now
-        self._waited_for_clock = False
-        self._rearm(now)
+        self._hear_leader(node)
         self.entry_clock.follow(body.time_ms, body.median_ms)
         hint = self._conflict(body.prev_index, body.prev_term)
         if hint is not None:
@@ -51,6 +44,19 @@ class FollowerSide(CoreState):
         # A message without entries asks whether this node is there; a slow disk is no reason to be silent.
         if body.urgent or not entries or self.journal.durable_index >= self._verified:
             self._pay_acknowledgement()
+
+    def _hear_leader(self, node: Node) -> None:
+        """The leader of this term has something to say."""
+        if self._SyncObj__raftState == LEADER:
+            raise RaftFault(f"two leaders in term {self.term}: {self.node_id} and {node.id}")
+        if node != self._SyncObj__raftLeader:
+            self._verified, self._owed_round = 0, None
+        now = self._clock()
+        self._follow(self.term, node)
+        self._pre_votes = set()
+        self._contact = now
+        self._waited_for_clock = False
+        self._rearm(now)
 
     def _parse_entries(self, body: pb.Append, term: int) -> list[Entry]:
         entries: list[Entry] = []
@@ -115,4 +121,6 @@ class FollowerSide(CoreState):
         self._reply(leader, pb.AppendReply(success=True, match_index=match, prev_index=self._verified, round=number))
 
     def _reply(self, node: Node, reply: pb.AppendReply) -> None:
+        reply.low_space = self.low_space
+        reply.wants_snapshot = self.hollow and not self.installing
         self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), append_reply=reply))

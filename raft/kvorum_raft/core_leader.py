@@ -2,15 +2,25 @@
 not."""
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.core_state import LEADER, CoreState, ProposalCallback
+from kvorum_raft.core_state import LEADER, CoreState, ProposalCallback, Transfer
 from kvorum_raft.entry import HEADER_SIZE, Entry, Kind
-from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftFault
+from kvorum_raft.errors import (
+    ChangePending,
+    NotLeader,
+    Overloaded,
+    ProtocolError,
+    RaftError,
+    RaftFault,
+    UnknownOutcome,
+)
 from kvorum_raft.progress import Progress
 from kvorum_raft.reads import ReadCallback
 
@@ -28,6 +38,8 @@ class LeaderSide(CoreState):
         payload."""
         if self._SyncObj__raftState != LEADER or self.stopped:
             raise NotLeader("this node does not lead")
+        if self._transfer is not None:
+            raise NotLeader("leadership is being handed over")
         if not 0 < len(payload) <= self._limits.entry:
             raise ValueError(f"a payload of {len(payload)} bytes; 1 to {self._limits.entry} are allowed")
         size = len(payload) + HEADER_SIZE
@@ -47,21 +59,89 @@ class LeaderSide(CoreState):
         known = noop is not None and self._SyncObj__raftCommitIndex >= noop
         self.rounds.ask(self._SyncObj__raftCommitIndex if known else None, callback)
 
-    # ------------------------------------------------------------------ office
+    # ------------------------------------------------------------------ members and office
+
+    def change(self, configuration: cf.Configuration, callback: ProposalCallback) -> int:
+        """Append a configuration that differs by one voter at most from the one in force; it is in force at once.
+
+        Returns its index. Raises NotLeader, ChangePending.
+        """
+        if not self.leads or self.stopped or self._transfer is not None:
+            raise NotLeader("this node does not lead, or has only just begun to")
+        if self.journal.configurations[-1].index > self._SyncObj__raftCommitIndex:
+            raise ChangePending("another change of the members is not committed yet: try again")
+        index = self._append_own(Kind.CONFIGURATION, configuration.encode())
+        self._SyncObj__commandsWaitingCommit[index].append((self._SyncObj__raftCurrentTerm, callback))
+        self._configure()
+        return index
+
+    def transfer(self, node_id: str | None, callback: Callable[[RaftError | None], None]) -> str:
+        """Hand leadership to a voter: to this one, or to the one that has most of the log; returns its id.
+
+        `callback` gets None when this node does not lead any more, UnknownOutcome after an election timeout in which
+        nobody took over; it leads on then. Raises NotLeader, ValueError.
+        """
+        if self._SyncObj__raftState != LEADER or self.stopped:
+            raise NotLeader("this node does not lead")
+        if self._transfer is not None:
+            raise ValueError("leadership is being handed over already")
+        to = self._successor() if node_id is None else Node(node_id)
+        if to is None or to not in self._progress or not self._is_voter(to):
+            raise ValueError(f"node {node_id} is not a voter" if node_id else "no other voter can take over")
+        self.counters["transfers"] += 1
+        self._transfer = Transfer(to, self._clock() + self._timing.election_max, callback)
+        return str(to.id)
+
+    def set_time(self, unix_ms: int, callback: ProposalCallback) -> None:
+        """Let the time jump forward to this, by an entry that carries it. Raises NotLeader."""
+        if not self.leads or self.stopped or self._transfer is not None:
+            raise NotLeader("this node does not lead, or has only just begun to")
+        self.entry_clock.jump(unix_ms)
+        index = self._append_own(Kind.NO_OP, b"")
+        self._SyncObj__commandsWaitingCommit[index].append((self._SyncObj__raftCurrentTerm, callback))
+
+    def _successor(self) -> Node | None:
+        found = [
+            (progress.match_index, node.id)
+            for node, progress in self._progress.items()
+            if self._is_voter(node) and node in self._SyncObj__connectedNodes
+        ]
+        return Node(max(found)[1]) if found else None
+
+    def _pursue_transfer(self, now: float) -> None:
+        transfer = self._transfer
+        if transfer is None:
+            return
+        progress = self._progress.get(transfer.to)
+        if now > transfer.deadline or progress is None:
+            self._end_transfer(UnknownOutcome(f"node {transfer.to.id} did not take over: this node leads on"))
+        elif not transfer.asked and progress.match_index == self.journal.last_index:
+            transfer.asked = self._send(transfer.to, pb.Envelope(term=self.term, timeout_now=pb.TimeoutNow()))
+
+    def _leave_if_removed(self) -> None:
+        """The configuration without this node is committed: let somebody else lead, at once if possible."""
+        if not self._resign or self._SyncObj__raftLastApplied < self.journal.configurations[-1].index:
+            return  # whoever asked for it is told when it is applied
+        self._resign = False
+        successor = self._successor()
+        if successor is not None:
+            self._send(successor, pb.Envelope(term=self.term, timeout_now=pb.TimeoutNow()))
+        self.step_down("it is not a voter any more")
 
     def _judge_office(self, now: float) -> None:
         age = self.journal.unsynced_age(now)
         if age > self._timing.slow_sync:
-            self._step_down(f"its oldest log write waits {age:.2f} s for its sync")
+            self.step_down(f"its oldest log write waits {age:.2f} s for its sync")
             return
         limit = now - self._timing.election_max
-        heard = 1 + sum(progress.heard_at > limit for progress in self._progress.values())
+        heard = int(self.votes) + sum(
+            progress.heard_at > limit and self._is_voter(node) for node, progress in self._progress.items()
+        )
         if heard < self._quorum():
-            self._step_down(
-                f"only {heard} of {len(self._progress) + 1} members answered within {self._timing.election_max} s"
-            )
+            self.step_down(f"only {heard} of {len(self._voters)} voters answered within {self._timing.election_max} s")
 
-    def _step_down(self, why: str) -> None:
+    def step_down(self, why: str) -> None:
+        """Leave office, whoever may take over."""
         _log.warning("node %s steps down in term %d: %s", self.node_id, self.term, why)
         self._follow(self.term, None)
 
@@ -69,6 +149,8 @@ class LeaderSide(CoreState):
         now, journal = self._clock(), self.journal
         self._SyncObj__setState(LEADER)
         self._progress = {node: Progress(journal.last_index + 1, now) for node in self._SyncObj__otherNodes}
+        self._resign = False
+        self.low_on_space.clear()
         self.rounds.start_term()
         self._round_times.clear()
         self.entry_clock.take_office(0, self._quorum())
@@ -86,7 +168,9 @@ class LeaderSide(CoreState):
         self._set_leader(self._SyncObj__selfNode)
 
     def _advance_commit(self) -> None:
-        durable = [self.journal.durable_index, *(progress.match_index for progress in self._progress.values())]
+        durable = [progress.match_index for node, progress in self._progress.items() if self._is_voter(node)]
+        if self.votes:
+            durable.append(self.journal.durable_index)
         durable.sort(reverse=True)
         index = durable[self._quorum() - 1]
         if index > self._SyncObj__raftCommitIndex and self.journal.term_at(index) == self.term:
@@ -99,7 +183,7 @@ class LeaderSide(CoreState):
             self.rounds.serve(self._confirmed())
 
     def _confirmed(self) -> int:
-        return self.rounds.confirmed([node.id for node in self._progress], self._quorum())
+        return self.rounds.confirmed(self._voters, self._quorum(), self.node_id)
 
     # ------------------------------------------------------------------ replication
 
@@ -134,6 +218,8 @@ class LeaderSide(CoreState):
     def _send_entries(self, node: Node, progress: Progress, *, urgent: bool = False) -> bool:
         """What the window allows; True if something was sent."""
         limits, sent = self._limits, 0
+        if progress.next_index <= self.journal.base_index:
+            return False  # cut meanwhile: the next message asks for a snapshot
         while progress.next_index <= self.journal.last_index and progress.may_send(
             limits.window_bytes, limits.window_messages
         ):
@@ -150,8 +236,9 @@ class LeaderSide(CoreState):
     def _send_append(self, node: Node, progress: Progress, entries: list[Entry], *, urgent: bool = False) -> bool:
         prev = progress.next_index - 1
         prev_term = self.journal.term_at(prev)
-        if prev_term is None:
-            raise RaftFault(f"node {node.id} needs entry {prev}, which the log does not hold any more")
+        if prev_term is None or progress.snapshotting:
+            self._ask_for_snapshot(node, progress, prev)
+            prev, prev_term, entries = 0, 0, []  # matches any log, and says nothing about it
         body = pb.Append(
             prev_index=prev,
             prev_term=prev_term,
@@ -165,6 +252,15 @@ class LeaderSide(CoreState):
         progress.probe_sent = progress.probing
         progress.commit_sent = min(self._SyncObj__raftCommitIndex, prev + len(entries))
         return self._send(node, pb.Envelope(term=self.term, append=body))
+
+    def _ask_for_snapshot(self, node: Node, progress: Progress, prev: int) -> None:
+        if self.snapshots is None:
+            raise RaftFault(f"node {node.id} needs entry {prev}, which the log does not hold any more")
+        if not progress.snapshotting:
+            progress.probe()
+            progress.snapshotting = True
+            _log.info("node %s needs a snapshot: its log ends before entry %d", node.id, self.journal.base_index)
+        self.snapshots.needed_by(node)
 
     def _notice_commit(self, now: float) -> None:
         """Followers learn of a commit with the next entries; if none come soon, a message of its own says so."""
@@ -195,11 +291,32 @@ class LeaderSide(CoreState):
         if sent_at is not None:
             progress.heard_at = max(progress.heard_at, sent_at)
             self.rounds.answered(node.id, reply.round)
+        if reply.low_space and self._is_voter(node):
+            self.low_on_space.add(node.id)
+        else:
+            self.low_on_space.discard(node.id)
+        if reply.wants_snapshot and self.snapshots is not None:
+            self.snapshots.needed_by(node)
+        if progress.snapshotting and reply.match_index < self.journal.base_index:
+            return
         if reply.success:
             progress.acknowledged(reply.match_index, reply.prev_index)
         elif progress.refused(reply.prev_index, reply.hint_index):
             self.counters["refusals"] += 1
             self._send_append(node, progress, [])
+
+    def _snapshot_replied(self, node: Node, reply: pb.SnapshotReply) -> None:
+        progress = self._progress.get(node)
+        if progress is None or self.snapshots is None:
+            return
+        index = self.snapshots.replied(node, reply)
+        if index is None:
+            return
+        if index > self.journal.last_index:
+            raise ProtocolError(f"node {node.id} has a snapshot up to entry {index}, which does not exist")
+        progress.acknowledged(index, index)
+        progress.probe()  # the entries behind it may be another leader's
+        self._send_append(node, progress, [])
 
     # ------------------------------------------------------------------ connections
 
@@ -212,6 +329,11 @@ class LeaderSide(CoreState):
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
         self._SyncObj__connectedNodes.discard(node)
+        self.low_on_space.discard(node.id)
+        # What was held back for it was an answer to a folder, and another one may speak under that name next.
+        self._held = deque(held for held in self._held if held[1] != node)
         progress = self._progress.get(node)
+        if self.snapshots is not None:
+            self.snapshots.lost(node)
         if progress is not None:
             progress.lost_connection()

@@ -5,6 +5,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf
@@ -14,6 +15,7 @@ from pysyncobj.version import VERSION
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.base import Base
 from kvorum_raft.config import Limits, Timing
 from kvorum_raft.entry import Entry, Kind, make
 from kvorum_raft.entry_clock import EntryClock
@@ -31,6 +33,27 @@ _log = logging.getLogger("kvorum.raft")
 ProposalCallback = Callable[[Applied | None, RaftError | None], None]
 
 
+@dataclass(slots=True)
+class Transfer:
+    """Of leadership, under way: no proposals are taken until the other one campaigns or the time is over."""
+
+    to: Node
+    deadline: float
+    callback: Callable[[RaftError | None], None]
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class Install:
+    """A snapshot that has become the beginning of the log, and will be the state as soon as that is durable."""
+
+    base: Base
+    seq: int
+    adopt: Callable[[], None]
+    """Makes it the state machine's state."""
+    done: Callable[[], None]
+
+
 class Listener(Protocol):
     """Who hears of what the core does; called in the event loop, between two steps of the core."""
 
@@ -44,6 +67,28 @@ class Listener(Protocol):
 
     def read_answered(self, read_id: int, ok: bool, index: int) -> None:
         """The leader answered `ask_leader`."""
+
+    def state_hash(self, node: Node, message: pb.StateHash) -> None:
+        """A member's content hash, or the leader's verdict about this node's."""
+
+
+class Snapshots(Protocol):
+    """Who moves snapshots for the core."""
+
+    def needed_by(self, node: Node) -> None:
+        """That peer cannot go on without one; said again as long as it is so."""
+
+    def received(self, node: Node, envelope: pb.Envelope) -> None:
+        """An offer or a part of one from the leader of this term. Raises ProtocolError."""
+
+    def replied(self, node: Node, reply: pb.SnapshotReply) -> int | None:
+        """An answer from a follower; returns the index up to which its log is complete now, if it says so."""
+
+    def lost(self, node: Node) -> None:
+        """The connection to that peer broke."""
+
+    def stop_sending(self) -> None:
+        """This node does not lead any more."""
 
 
 class _NoPoller:
@@ -81,6 +126,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         rng: random.Random,
         new_id: Callable[[], bytes],
         first_payload: Callable[[bytes], bytes] | None = None,
+        joining: bool = False,
     ) -> None:
         if VERSION != PINNED:
             raise RaftFault(f"kvorum replaces private methods of PySyncObj {PINNED}; {VERSION} is installed")
@@ -94,6 +140,14 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._timing, self._limits = timing, limits
         self._clock, self._rng, self._new_id = clock, rng, new_id
         self._first_payload = first_payload
+        self._joining = joining
+        self.snapshots: Snapshots | None = None
+        self.low_space = False
+        """This node's disk is nearly full."""
+        self.low_on_space: set[str] = set()
+        """Leader: voters that said so of theirs."""
+        self._install: Install | None = None
+        self._transfer: Transfer | None = None
         self._progress: dict[Node, Progress] = {}
         self._pre_votes: set[str] = set()
         self._pre_vote_attempt = 0
@@ -107,12 +161,17 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
+        self._voters: frozenset[str] = frozenset()
+        self._resign = False
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
         self._unsent = False
         self.rounds = ReadRounds(limit=limits.reads)
         self.stopped = False
-        self.counters = dict.fromkeys(("elections", "pre_votes", "step_downs", "applied", "refusals"), 0)
+        self.applied_bytes = 0
+        self.counters = dict.fromkeys(
+            ("elections", "pre_votes", "step_downs", "applied", "refusals", "installs", "transfers"), 0
+        )
         conf = SyncObjConf(
             autoTick=False,
             appendEntriesUseBatch=True,  # creates no pipe; sending is ours
@@ -135,6 +194,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
     def _take_stored(self) -> None:
         """Start from what journal and machine hold, instead of what the library's constructor assumed."""
         journal, applied = self.journal, self.machine.applied_index
+        self.hollow = applied < journal.base_index
+        """The state is behind the beginning of the log: it takes a snapshot to go on. Until then this node stores,
+        acknowledges and votes, since its log is whole, but never leads."""
         if applied > journal.last_index:
             raise RaftFault(f"the state holds entry {applied}, but the log ends at entry {journal.last_index}")
         self._SyncObj__raftLog = journal
@@ -144,6 +206,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._SyncObj__raftCommitIndex = journal.commit_bound
         self._SyncObj__raftLastApplied = applied
         self._SyncObj__raftElectionDeadline = self._clock() + self._SyncObj__generateRaftTimeout()
+        self.entry_clock.entry_seen(journal.base_time_ms)
         if journal.last_index > journal.base_index:
             self.entry_clock.entry_seen(journal.entry(journal.last_index).time_ms)
 
@@ -177,6 +240,11 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         return self._SyncObj__raftState == LEADER and noop is not None and self._SyncObj__raftLastApplied >= noop
 
     @property
+    def applying(self) -> bool:
+        """An entry is applied in part."""
+        return self._applying is not None
+
+    @property
     def uncommitted_bytes(self) -> int:
         return self._uncommitted_bytes
 
@@ -184,6 +252,10 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """What a peer acknowledged, as far as this node leads; 0 otherwise."""
         progress = self._progress.get(Node(node_id))
         return progress.match_index if progress is not None and self.state == LEADER else 0
+
+    def is_connected(self, node_id: str) -> bool:
+        """True if messages to that peer have a connection."""
+        return Node(node_id) in self._SyncObj__connectedNodes
 
     def next_wakeup(self, now: float) -> float:
         """Seconds until the core wants a tick even if nothing happens."""
@@ -194,7 +266,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
             wait = min(wait, self._SyncObj__raftElectionDeadline - now + 0.0005)
         return max(wait, 0.0005)
 
-    # ------------------------------------------------------------------ membership (static in this version)
+    # ------------------------------------------------------------------ membership
 
     def form(self, formation: cf.Configuration) -> None:
         """The members and their incarnations, before the log names them; what the log says has precedence."""
@@ -207,7 +279,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         found = cf.decode(entries[-1].payload) if entries else self._formation
         if found is None or found == self.configuration:
             return
+        self._forget_replaced(found)
         self.configuration = found
+        self._voters = found.voters
         others = {Node(node_id) for node_id in found.incarnations if node_id != self.node_id}
         self._SyncObj__otherNodes = others
         now = self._clock()
@@ -218,11 +292,26 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self.entry_clock.forget_others(found.incarnations)
         self._listener.configured(found, bool(entries) and entries[-1].index <= self._SyncObj__raftCommitIndex)
 
+    def _forget_replaced(self, found: cf.Configuration) -> None:
+        """Whoever speaks from another folder under a known name has acknowledged, voted and answered nothing."""
+        before = self.configuration.incarnations if self.configuration is not None else {}
+        for node_id, incarnation in before.items():
+            if found.incarnations.get(node_id) != incarnation:
+                self._progress.pop(Node(node_id), None)
+                self._votes.discard(node_id)
+                self._pre_votes.discard(node_id)
+                self.rounds.forget(node_id)
+
     def _quorum(self) -> int:
         return self.configuration.quorum if self.configuration is not None else 1 << 30
 
-    def _is_member(self, node: Node) -> bool:
-        return node in self._SyncObj__otherNodes
+    def _is_voter(self, node: Node) -> bool:
+        return node.id in self._voters
+
+    @property
+    def votes(self) -> bool:
+        """Counts in the configuration that is in force."""
+        return self.node_id in self._voters
 
     # ------------------------------------------------------------------ roles
 
@@ -262,6 +351,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._notice_due = None
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
+        if self.snapshots is not None:
+            self.snapshots.stop_sending()
+        self._end_transfer(None)
         self.entry_clock.leave_office()
         self._fail_waiting("leadership was lost with the entry in the log")
         self.rounds.fail("leadership was lost")
@@ -292,9 +384,18 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._held.clear()
         self._fail_waiting(why)
         self.rounds.fail(why)
+        self._give_up_applying()
+        self._install = None
+
+    def _give_up_applying(self) -> None:
         if self._applying is not None:
             self._applying[1].close()
             self._applying = None
+
+    def _end_transfer(self, error: RaftError | None) -> None:
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.callback(error)
 
     # ------------------------------------------------------------------ commit and apply
 
@@ -310,10 +411,13 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         for entry in self.journal.configurations:
             if before < entry.index <= index and self.configuration is not None:
                 self._listener.configured(self.configuration, True)
+                self._resign = not self.votes
 
     def _SyncObj__applyLogEntries(self) -> bool:
         limit = min(self._SyncObj__raftCommitIndex, self.journal.durable_index)
         if self._applying is None and self._SyncObj__raftLastApplied >= limit:
+            return False
+        if self.hollow or self._install is not None:
             return False
         end = self._clock() + self._timing.apply_slice
         while self._applying is not None or self._SyncObj__raftLastApplied < limit:
@@ -347,6 +451,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
             )
         self._SyncObj__raftLastApplied = entry.index
         self.counters["applied"] += 1
+        self.applied_bytes += entry.size
         applied = Applied(entry.index, entry.time_ms, result)
         waiting = self._SyncObj__commandsWaitingCommit.pop(entry.index, ())
         self._isolated(self._listener.applied, applied)

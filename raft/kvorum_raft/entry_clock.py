@@ -109,6 +109,10 @@ class EntryClock:
     def _start_at(self, ms: float) -> None:
         self._base_ms, self._base_at, self._known = ms, self._monotonic(), True
 
+    def jump(self, unix_ms: int) -> None:
+        """Leader: an operator says that it is this late. Never back."""
+        self._start_at(float(max(unix_ms, self.now_ms())))
+
     def leave_office(self) -> None:
         """This node no longer leads; it goes on from where its time stands."""
         self._start_at(float(self.now_ms()))

@@ -62,6 +62,10 @@ class RaftFault(RaftError):
     """An invariant is broken or the disk failed: the process must stop, and nothing may be sent any more."""
 
 
+class Diverged(RaftFault):
+    """The state is not what the majority has: it must be thrown away."""
+
+
 class DiskFull(RaftFault):
     """The log could not be written for want of space; nothing of what failed was acknowledged."""
 

@@ -18,6 +18,8 @@ EXIT_CONFIGURATION: Final = 78
 EXIT_DISK_FULL: Final = 73
 REFUSED_MARKER: Final = "REFUSED"
 FAULT_MARKER: Final = "FAULT"
+REBUILD_MARKER: Final = "REBUILD"
+"""The state and its checkpoints must be thrown away before the next start uses them."""
 _log = logging.getLogger("kvorum.raft")
 
 OnFault = Callable[[RaftError], None]
@@ -48,6 +50,20 @@ def write_marker(folder: Path, name: str, text: str) -> bool:
         _log.error("cannot write %s: %s", folder / name, error)
         return False
     return True
+
+
+def has_marker(folder: Path, name: str) -> bool:
+    return (folder / name).exists()
+
+
+def remove_marker(folder: Path, name: str) -> None:
+    """Durably. Raises OSError."""
+    (folder / name).unlink(missing_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def check_refused(folder: Path) -> None:

@@ -5,6 +5,11 @@ node, itself included, has reported the very same one. Merely having seen everyb
 could form and elect, B lose its folder, and C, which saw only the new B, form another cluster with it. With the rule
 both sets would need the report of a node that had stored the other one already, and such a node never reports anything
 else again. An incarnation that was replaced never comes back.
+
+A folder that is emptied after it had reported the set, and before it stored it, cannot be helped here: another node may
+have stored the set already, and may even have had the old folder's vote. The others are a majority and form the
+cluster; the empty folder joins it by `replace`. If they are no majority nothing was ever promised to anybody: the ones
+that stored the set are emptied too, and the first start begins anew.
 """
 
 from collections.abc import Mapping
@@ -51,7 +56,10 @@ class Forming:
             self._reports.get(node_id) == self._seen for node_id in self._listed if node_id != self.node_id
         )
 
-    def may_adopt(self, seen: Mapping[str, bytes]) -> bool:
-        """True if a set that another node has stored names this folder and the listed nodes: everybody had reported
-        it."""
-        return seen.keys() == self._listed and seen.get(self.node_id) == self._seen[self.node_id]
+    def may_adopt(self, seen: Mapping[str, bytes], *, from_log: bool) -> bool:
+        """True if a set that another node has stored names this folder: then this folder had reported that set.
+
+        A formation record must name just the listed nodes. The configuration of a log (`from_log`) may be any later
+        one: the others may have changed the members since.
+        """
+        return (from_log or seen.keys() == self._listed) and seen.get(self.node_id) == self._seen[self.node_id]

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pysyncobj.journal import Journal
 
-from kvorum_raft.entry import Entry, Kind
+from kvorum_raft.base import Base
+from kvorum_raft.entry import Entry, Kind, parse
 from kvorum_raft.errors import RaftFault
 
 _EVICT_AT_ONCE: Final = 2048
@@ -43,13 +44,18 @@ class HardState(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Mutations to be written in one transaction, in this order: cut, then append, then small records."""
+    """Mutations to be written in one transaction, in this order: reset, cut, append, base, small records."""
 
     seq: int
     state: HardState
     truncate_from: int | None = None
     entries: list[Entry] = field(default_factory=list)
     records: dict[bytes, bytes] = field(default_factory=dict)
+    """An empty value takes the record away."""
+    reset: bool = False
+    """Forget all entries first."""
+    base: Base | None = None
+    """The log begins behind it from now on."""
 
 
 class Disk(Protocol):
@@ -74,7 +80,9 @@ class Stored(NamedTuple):
     """The newest entries, without a gap up to the last."""
     configurations: list[Entry]
     first_command: int | None
-    """Index of the oldest command."""
+    """Index of the oldest command; of the base, if commands may have been before it."""
+    base: Base | None = None
+    """None: the log begins with its first entry."""
 
 
 class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
@@ -86,6 +94,7 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self._clock = clock
         self._cache_limit = cache
         self.base_index, self.base_term = state.base_index, state.base_term
+        self.base_time_ms = stored.base.time_ms if stored.base is not None else 0
         self.last_index = state.last_index
         self._run_starts = [self.base_index, *(first for first, _ in stored.runs)]
         self._run_terms = [self.base_term, *(term for _, term in stored.runs)]
@@ -93,6 +102,7 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self._tail_first = self.last_index - len(self._tail) + 1
         self._cached_bytes = sum(entry.size + OVERHEAD for entry in self._tail)
         self.configurations = list(stored.configurations)
+        """Configuration entries, oldest first; the first one may lie at or before the base."""
         self.first_command = stored.first_command
         self.term, self.vote = state.term, state.vote
         self.commit_bound = state.commit_bound
@@ -101,6 +111,7 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self.term_seq = 0
         """Number of the newest change of term or vote."""
         self.durable_index = self.last_index
+        self._kept_index = 0
         self._pending: deque[tuple[int, int, float]] = deque()  # (seq, last index, when) of each unsynced batch
         self._batch = Batch(0, state)
         self._truncations = 0
@@ -195,6 +206,65 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self._truncations += 1
         self.seq += 1
 
+    def base_at(self, index: int) -> Base:
+        """What the log would begin with if it were cut behind this entry, which must be in it."""
+        if index == self.base_index:
+            time_ms = self.base_time_ms
+        else:
+            time_ms = self.entry(index).time_ms
+        term = self.term_at(index)
+        before = [entry.record for entry in self.configurations if entry.index <= index]
+        if term is None or not before:
+            raise RaftFault(f"nothing is known of entry {index}: the log is ({self.base_index}, {self.last_index}]")
+        return Base(index, term, time_ms, before[-1])
+
+    def cut_to(self, base: Base) -> None:
+        """Forget the entries up to this one, which is committed and durable, and which a checkpoint covers."""
+        if base.index <= self.base_index:
+            return
+        if base.index > min(self.commit_bound, self.durable_index) or base.term != self.term_at(base.index):
+            raise RaftFault(f"the log cannot begin behind entry {base.index} of term {base.term}")
+        position = bisect_right(self._run_starts, base.index) - 1
+        self._run_starts[: position + 1] = [base.index]
+        self._run_terms[: position + 1] = [base.term]
+        keep = max(base.index + 1 - self._tail_first, 0)
+        self._cached_bytes -= sum(entry.size + OVERHEAD for entry in self._tail[:keep])
+        del self._tail[:keep]
+        self._tail_first = max(self._tail_first, base.index + 1)
+        before = [entry for entry in self.configurations if entry.index <= base.index]
+        self.configurations = before[-1:] + [entry for entry in self.configurations if entry.index > base.index]
+        self._begin_behind(base)
+
+    def reset_to(self, base: Base) -> None:
+        """Forget everything: a snapshot has taken the place of all entries up to this one, and those behind it, if
+        there are any, are not the leader's."""
+        if base.index <= self.commit_bound:
+            raise RaftFault(f"entries up to {self.commit_bound} are committed: a snapshot of {base.index} is too old")
+        self._kept_index = max(self._kept_index, self.durable_index)
+        self._run_starts, self._run_terms = [base.index], [base.term]
+        self._tail.clear()
+        self._tail_first = base.index + 1
+        self._cached_bytes = 0
+        self.last_index = base.index
+        self.configurations = [parse(base.configuration)]
+        self._batch.reset, self._batch.truncate_from = True, None
+        self._batch.entries.clear()
+        self.durable_index = 0
+        self._pending = deque((seq, 0, when) for seq, _, when in self._pending)
+        self._begin_behind(base)
+
+    def _begin_behind(self, base: Base) -> None:
+        self.base_index, self.base_term, self.base_time_ms = base.index, base.term, base.time_ms
+        self.first_command = base.index
+        self._batch.base = base
+        self.seq += 1
+
+    @property
+    def kept_index(self) -> int:
+        """What this folder can show of what it ever acknowledged: `durable_index`, but while a snapshot takes the place
+        of the log the index that is still on the disk."""
+        return max(self.durable_index, self._kept_index)
+
     def set_term(self, term: int, vote: str) -> None:
         """Nothing of the new term may be sent before `term_durable`."""
         if term < self.term or (term == self.term and self.vote and vote != self.vote):
@@ -228,6 +298,8 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self.durable_seq = max(self.durable_seq, seq)
         while self._pending and self._pending[0][0] <= seq:
             self.durable_index = self._pending.popleft()[1]
+        if self._kept_index and self.durable_index >= self.base_index:
+            self._kept_index = 0
         if self._cached_bytes > self._cache_limit:
             self._evict()
 
@@ -278,7 +350,7 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self.truncate_from(self.base_index + entryFrom)
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        raise RaftFault("the log is not cut at its beginning")
+        raise RaftFault("the log is cut at its beginning by cut_to only")
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, slice):

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import lmdb
 
+from kvorum_raft.base import Base
 from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
 from kvorum_raft.errors import ConfigurationError, DiskFull, RaftFault
 from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
@@ -29,6 +30,7 @@ from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
 FORMAT: Final = 1
 _FORMAT_KEY: Final = b"format"
 _STATE_KEY: Final = b"state"
+_BASE_KEY: Final = b"base"
 _STATE: Final = struct.Struct(">BxH4xQQQQQ")
 _GROUP_BYTES: Final = 16 << 20
 
@@ -148,7 +150,8 @@ class LogStore:
             state = decode_state(record or b"")
         except DamagedRecord as error:
             raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
-        scan = _Scan(state, cache)
+        base = self._base(txn, state)
+        scan = _Scan(state, base, cache)
         with txn.cursor(db=self._log) as cursor:
             for key, value in cursor:
                 try:
@@ -170,7 +173,23 @@ class LogStore:
             raise RaftFault(
                 f"the log in {self.path} is damaged: term {state.term} is older than its last entry's {scan.last_term}"
             )
-        return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command)
+        return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command, base)
+
+    def _base(self, txn: Any, state: HardState) -> Base | None:
+        record = txn.get(_BASE_KEY, db=self._meta)
+        if record is None and not state.base_index:
+            return None
+        try:
+            base = Base.decode(record or b"")
+            parse(base.configuration)
+        except ValueError as error:
+            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        if (base.index, base.term) != (state.base_index, state.base_term):
+            raise RaftFault(
+                f"the log in {self.path} is damaged: it begins behind entry {state.base_index} of term "
+                f"{state.base_term}, or behind entry {base.index} of term {base.term}"
+            )
+        return base
 
     def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
         found: list[Entry] = []
@@ -195,14 +214,21 @@ class LogStore:
         """One synced transaction. Raises lmdb.Error or OSError."""
         with self._env.begin(write=True) as txn:
             for batch in batches:
+                if batch.reset:
+                    txn.drop(self._log, delete=False)
                 if batch.truncate_from is not None:
                     self._cut(txn, batch.truncate_from)
                 for entry in batch.entries:
                     # False instead of an error: the entry would be taken for durable without being there
                     if not txn.put(_key(entry.index), entry.record, db=self._log, append=True):
                         raise lmdb.KeyExistsError(f"entry {entry.index} would not be the last one")
+                if batch.base is not None:
+                    self._cut_before(txn, batch.base)
                 for key, value in batch.records.items():
-                    txn.put(key, value, db=self._meta)
+                    if value:
+                        txn.put(key, value, db=self._meta)
+                    else:
+                        txn.delete(key, db=self._meta)
             txn.put(_STATE_KEY, encode_state(batches[-1].state), db=self._meta)
 
     def _cut(self, txn: Any, index: int) -> None:
@@ -210,6 +236,14 @@ class LogStore:
             found = cursor.set_range(_key(index))
             while found:
                 found = cursor.delete()
+
+    def _cut_before(self, txn: Any, base: Base) -> None:
+        last = _key(base.index)
+        with txn.cursor(db=self._log) as cursor:
+            found = cursor.first()
+            while found and cursor.key() <= last:
+                found = cursor.delete()
+        txn.put(_BASE_KEY, base.encode(), db=self._meta)
 
     def size(self) -> int:
         """Bytes of the file."""
@@ -222,13 +256,13 @@ class LogStore:
 class _Scan:
     """Checks the log entry by entry and gathers what the journal needs."""
 
-    def __init__(self, state: HardState, cache: int) -> None:
+    def __init__(self, state: HardState, base: Base | None, cache: int) -> None:
         self.last_index, self.last_term = state.base_index, state.base_term
         self.runs: list[tuple[int, int]] = []
         self.tail: list[Entry] = []
-        self.configurations: list[Entry] = []
-        self.first_command: int | None = None
-        self._last_time = 0
+        self.configurations: list[Entry] = [] if base is None else [parse(base.configuration)]
+        self.first_command: int | None = None if base is None else base.index
+        self._last_time = 0 if base is None else base.time_ms
         self._cache = cache
         self._size = 0
 

@@ -1,20 +1,18 @@
 """`RaftNode`: the consensus layer of one node, as an asyncio owner of the core, the log and the peers' connections.
 
-Everything but the log writer runs in one event loop. Messages, proposals and finished syncs change the core at once and
-ask for a *step* (`SafeSyncObj.tick`), which runs once for all that happened in one turn of the loop; without events
-there is one every 50 ms. A step that comes late does not judge timers at first: what would answer them may lie unread
-in the sockets, so the loop reads those before.
+Everything but the log writer and the background thread runs in one event loop. Messages, proposals and finished syncs
+change the core at once and ask for a *step* (`SafeSyncObj.tick`, see `stepping`).
 """
 
 import asyncio
 import fcntl
-import heapq
 import logging
 import os
 import random
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -22,34 +20,59 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft import identity as ids
+from kvorum_raft import report
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.admission import Admissions
+from kvorum_raft.background import Background, ThreadBackground
+from kvorum_raft.checkpoints import Checkpoints
+from kvorum_raft.comparing import Comparing
 from kvorum_raft.config import RaftConfig
+from kvorum_raft.copier import PipeCopier
 from kvorum_raft.entry_clock import EntryClock
-from kvorum_raft.errors import ConfigurationError, NotLeader, ProtocolError, RaftError, RaftFault, Refused
-from kvorum_raft.faults import REFUSED_MARKER, OnFault, check_refused, exit_process, write_marker
+from kvorum_raft.errors import ConfigurationError, Diverged, NotLeader, ProtocolError, RaftError, RaftFault, Refused
+from kvorum_raft.faults import (
+    REBUILD_MARKER,
+    REFUSED_MARKER,
+    OnFault,
+    check_refused,
+    exit_process,
+    has_marker,
+    remove_marker,
+    write_marker,
+)
 from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
 from kvorum_raft.log_store import LmdbDisk, LogStore
+from kvorum_raft.membership import Membership
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.quiet_log import QuietLog
-from kvorum_raft.seams import Applied, Consensus, Member, PeerView, StateMachine, Status
+from kvorum_raft.seams import Administration, Applied, Consensus, Member, StateMachine, Status
+from kvorum_raft.snapshotting import Snapshotting, restore
+from kvorum_raft.stepping import Stepper
 from kvorum_raft.transport import PeerTransport
+from kvorum_raft.waiters import StateWaiters
 
-_LATE: Final = 0.15
-_MAX_DRAINS: Final = 64
-_ROLES: Final = ("follower", "candidate", "leader")
+_REPLIES: Final = ("pre_vote_reply", "vote", "append_reply", "snapshot_reply")
+"""Of these only what members' own folders say counts."""
 _log = logging.getLogger("kvorum.raft")
 
 if TYPE_CHECKING:
 
-    def _conforms(node: "RaftNode") -> Consensus:
-        return node
+    def _conforms(node: "RaftNode") -> tuple[Consensus, Administration]:
+        return node, node
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _checkpoints(folder: Path, stopping: Callable[[], bool]) -> Checkpoints:
+    return Checkpoints(folder, copier=PipeCopier(stopping=stopping))
+
+
+def _never_low() -> bool:
+    return False
 
 
 class _Guard:
@@ -75,7 +98,8 @@ class RaftNode:
     `machine.applied_index` may be behind the log: what is missing is applied again. `first_payload(cluster_id)` makes
     the first command of a new cluster. `on_fault` is called once, when nothing may be sent any more; by default it ends
     the process. `wall` gives Unix milliseconds. `open_log` (as `LogStore.open`) and `make_disk` are what simulations
-    replace: the log's environment and the thread that writes it.
+    replace: the log's environment and the thread that writes it; so are `make_checkpoints(folder, stopping)` and
+    `make_background(loop)`. `low_space` says whether this node's disk is nearly full.
     """
 
     def __init__(
@@ -90,10 +114,16 @@ class RaftNode:
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         open_log: Callable[..., LogStore] = LogStore.open,
         make_disk: Callable[[LogStore, Callable[[int, RaftFault | None], None]], LmdbDisk] = LmdbDisk,
+        make_background: Callable[[asyncio.AbstractEventLoop], Background] = ThreadBackground,
+        make_checkpoints: Callable[[Path, Callable[[], bool]], Checkpoints] = _checkpoints,
+        low_space: Callable[[], bool] = _never_low,
     ) -> None:
         self._config = config
         self._open_log = open_log
         self._make_disk = make_disk
+        self._make_background = make_background
+        self._make_checkpoints = make_checkpoints
+        self._low_space = low_space
         self._machine = machine
         self._first_payload = first_payload
         self._folder = config.data_dir / "raft"
@@ -102,26 +132,16 @@ class RaftNode:
         self._rng = rng if rng is not None else random.Random(secrets.randbits(64))
         self._random_bytes = random_bytes
         self._guard = _Guard(self._fault)
-        self._members = {member.node_id: member for member in config.members}
         self._on_leadership: list[Callable[[bool], None]] = []
         self._on_applied: list[Callable[[Applied], None]] = []
+        self._on_installed: list[Callable[[int], None]] = []
         self._role_seen: tuple[bool, str | None] = (False, None)
-        self._state_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._waiter_number = 0
+        self._waiters = StateWaiters()
         self._lock_fd: int | None = None
         self._store: LogStore | None = None
         self._running = False
         self._failed = False
-        self._step_asked = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
-        self._last_step = 0.0
-        self._drains_left = 0
-        self._drained_at = 0
-        self._messages = 0
         self._writer_ended: asyncio.Event | None = None
-        self.late_steps = 0
-        self.longest_step = 0.0
 
     # ------------------------------------------------------------------ life
 
@@ -135,15 +155,22 @@ class RaftNode:
         self._loop = asyncio.get_running_loop()
         try:
             self._open()
-            await self._transport.start()
+            await self._transport.bind()
+            # Only now: a start that fails before it could meet anybody takes no place in the list of starts.
+            self._begin()
+            self._transport.serve()
         except BaseException:
             await self._close()
             raise
         self._running = True
-        self._last_step = self._loop.time()
+        self._stepper.start()
         with self._guard:
             self._admissions.try_form()
         self._ask_step()
+
+    def _begin(self) -> None:
+        assert self._store is not None
+        self._store.put_now({ids.IDENTITY_KEY: self._admissions.identity.encode()})
 
     def _open(self) -> None:
         config, loop = self._config, self._loop
@@ -153,11 +180,13 @@ class RaftNode:
         identity = ids.started(store.get(ids.IDENTITY_KEY), config.node_id, self._random_bytes)
         stored = store.verify(cache=config.limits.log_cache)
         formation = store.get(ids.FORMATION_KEY)
-        admissions = [ids.decode_admission(record) for record in store.records(ids.ADMISSION_PREFIX)]
-        store.put_now({ids.IDENTITY_KEY: identity.encode()})
+        empty = formation is None and not stored.configurations
+        admissions = [ids.decode_admission(record) for record in store.records(ids.ADMISSION_PREFIX) if record]
         self._disk = self._make_disk(store, self._report)
         self._journal = RaftJournal(self._disk, stored, cache=config.limits.log_cache, clock=loop.time)
         self._transport = PeerTransport(config, self, self._rng)
+        background = self._make_background(loop)
+        checkpoints = self._open_checkpoints(background)
         self._core = SafeSyncObj(
             config.node_id,
             self._journal,
@@ -171,7 +200,23 @@ class RaftNode:
             rng=self._rng,
             new_id=lambda: self._random_bytes(cf.ID_SIZE),
             first_payload=self._first_payload,
+            joining=config.join and empty,
         )
+        self._snapshots = self._core.snapshots = Snapshotting(
+            self._core,
+            self._journal,
+            self._machine,
+            checkpoints,
+            background,
+            clock=loop.time,
+            send=self._transport.send,
+            installed=self._installed,
+            fault=self._fault,
+            minimum=config.limits.checkpoint_log,
+        )
+        self._stepper = Stepper(loop, self._tick, self._core.next_wakeup)
+        self._comparing = Comparing(self._core, self._machine, self._transport.send, every=config.limits.hash_every)
+        self._membership = Membership(self._core, self._transport.meet, self._ask_step)
         self._reads = FollowerReads(
             self._core.ask_leader,
             loop.time,
@@ -181,12 +226,42 @@ class RaftNode:
         )
         quiet = QuietLog(_log, loop.time)
         self._admissions = Admissions(config, identity, admissions, self._journal, self._core, quiet, self._broadcast)
+        self._parts = report.Parts(
+            self._core,
+            self._journal,
+            self._disk,
+            self._transport,
+            self._admissions,
+            self._snapshots,
+            self._comparing,
+            self._reads,
+            self._waiters,
+            self._stepper,
+            {member.node_id: member for member in config.members},
+            loop.time,
+        )
         self._writer_ended = asyncio.Event()
         self._disk.start()
         if formation is not None or self._journal.configurations:
             self._core.form(
                 cf.decode(formation) if formation is not None else cf.decode(self._journal.configurations[-1].payload)
             )
+
+    def _open_checkpoints(self, background: Background) -> Checkpoints:
+        """And with them, if it must be, the state."""
+        stopping = getattr(background, "stopping", _never_low)
+        checkpoints = self._make_checkpoints(self._config.data_dir / "checkpoints", stopping)
+        try:
+            checkpoints.load()
+            if has_marker(self._folder, REBUILD_MARKER):
+                if self._machine.applied_index:
+                    raise RaftFault(f"{self._folder / REBUILD_MARKER} is there, but the state was not thrown away")
+                checkpoints.clear()
+                remove_marker(self._folder, REBUILD_MARKER)
+            restore(self._machine, checkpoints, self._journal)
+        except OSError as error:
+            raise RaftFault(f"the checkpoints in {checkpoints.folder} cannot be used: {error}") from error
+        return checkpoints
 
     def _lock_folder(self) -> None:
         try:
@@ -205,6 +280,8 @@ class RaftNode:
         """Complete everything that waits, write what is queued, close. May be called more than once."""
         if self._running:
             self._running = False
+            if not self._failed:
+                self._admissions.note_acknowledged(self._loop.time(), leaving=True)
             self._end("this node stops")
             if not self._failed:
                 self._journal.flush(anyway=True)
@@ -214,19 +291,16 @@ class RaftNode:
         """Nothing is sent or promised any more."""
         self._core.stop(why)
         self._reads.fail(why)
-        for _, _, future in self._state_waiters:
-            if not future.done():
-                future.set_exception(NotLeader(why))
-        self._state_waiters.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._waiters.fail(why)
+        self._stepper.stop()
         self._tell_role()
 
     async def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None and hasattr(self, "_disk") and self._writer_ended is not None:
             await self._transport.stop()
+            if hasattr(self, "_snapshots"):
+                self._snapshots.stop()
             if not self._disk.ended:
                 self._disk.finish()
                 await self._writer_ended.wait()
@@ -246,6 +320,8 @@ class RaftNode:
         _log.critical("node %s stops: %s", self._config.node_id, cause, exc_info=None if cause is error else error)
         if isinstance(cause, Refused) and cause.lasting:
             write_marker(self._folder, REFUSED_MARKER, str(cause))
+        elif isinstance(cause, Diverged):
+            write_marker(self._folder, REBUILD_MARKER, str(cause))
         self._transport.destroy()
         self._end("this node failed")
         self._on_fault(cause)
@@ -253,51 +329,17 @@ class RaftNode:
     # ------------------------------------------------------------------ steps
 
     def _ask_step(self) -> None:
-        if not self._step_asked:
-            self._step_asked = True
-            self._loop.call_soon(self._step)
+        self._stepper.ask()
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._step()
-
-    def _step(self) -> None:
-        self._step_asked = False
-        if not self._running or self._failed:
-            return
-        now = self._loop.time()
-        judge = self._caught_up(now)
+    def _tick(self, judge: bool) -> bool:
+        more = False
         with self._guard:
-            if self._core.tick(judge=judge) or not judge:
-                self._ask_step()
+            self._core.low_space = self._low_space()
+            self._admissions.note_acknowledged(self._loop.time())
+            more = self._core.tick(judge=judge)
+            self._snapshots.tick()
             self._reads.check_age()
-            end = self._loop.time()
-            self.longest_step = max(self.longest_step, end - now)
-            self._set_timer(end)
-
-    def _caught_up(self, now: float) -> bool:
-        """False while input may lie unread after a pause of the process: another turn of the loop reads it first."""
-        if now - self._last_step > _LATE:
-            self.late_steps += 1
-            self._drains_left, self._drained_at = _MAX_DRAINS, -1
-        self._last_step = now
-        if not self._drains_left:
-            return True
-        if self._drained_at == self._messages and self._drains_left <= _MAX_DRAINS - 2:
-            self._drains_left = 0
-            return True
-        self._drained_at = self._messages
-        self._drains_left -= 1
-        return False
-
-    def _set_timer(self, now: float) -> None:
-        due = now + self._core.next_wakeup(now)
-        if self._timer is not None:
-            if self._timer_due <= due + 0.001 and self._timer_due > now:
-                return
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._loop.call_at(due, self._on_timer)
+        return more
 
     def _report(self, seq: int, fault: RaftFault | None) -> None:
         """In the writer thread."""
@@ -373,10 +415,7 @@ class RaftNode:
         if not self._running or self._failed:
             raise NotLeader("this node is not running")
         self._ask_step()
-        self._waiter_number += 1
-        future: asyncio.Future[None] = self._loop.create_future()
-        heapq.heappush(self._state_waiters, (index, self._waiter_number, future))
-        await future
+        await self._waiters.wait(index)
 
     def now_ms(self) -> int:
         if not self._running:
@@ -390,20 +429,61 @@ class RaftNode:
     @property
     def leader(self) -> Member | None:
         leader_id = self._core.leader_id if self._running and not self._failed else None
-        return self._member(leader_id) if leader_id is not None else None
-
-    def _member(self, node_id: str) -> Member | None:
-        """Addresses of the configuration file, which can be newer than those in the log."""
-        if node_id in self._members:
-            return self._members[node_id]
-        voter = self._core.configuration.find(node_id) if self._core.configuration is not None else None
-        return voter.member if voter is not None else None
+        return report.member(self._parts, leader_id) if leader_id is not None else None
 
     def on_leadership(self, callback: Callable[[bool], None]) -> None:
         self._on_leadership.append(callback)
 
     def on_applied(self, callback: Callable[[Applied], None]) -> None:
         self._on_applied.append(callback)
+
+    def on_installed(self, callback: Callable[[int], None]) -> None:
+        self._on_installed.append(callback)
+
+    # ------------------------------------------------------------------ Administration
+
+    async def add(self, member: Member) -> None:
+        await self._administration.add(member)
+
+    async def promote(self, node_id: str) -> None:
+        await self._administration.promote(node_id)
+
+    async def remove(self, node_id: str) -> None:
+        await self._administration.remove(node_id)
+
+    async def replace(self, member: Member) -> None:
+        await self._administration.replace(member)
+
+    async def transfer(self, node_id: str | None = None) -> str:
+        return await self._administration.transfer(node_id)
+
+    async def set_time(self, unix_ms: int) -> None:
+        await self._administration.set_time(unix_ms)
+
+    @property
+    def _administration(self) -> Membership:
+        if not self._running or self._failed:
+            raise NotLeader("this node is not running")
+        return self._membership
+
+    # ------------------------------------------------------------------
+
+    @property
+    def hollow(self) -> bool:
+        """True while this node's state is gone and the cluster's has not come yet: it must not be read."""
+        return self._running and self._core.hollow
+
+    def cluster_low_on_space(self) -> str | None:
+        """Leader: a voter (or this node) whose disk is nearly full."""
+        if not self._running:
+            return None
+        if self._core.low_space:
+            return self._config.node_id
+        return min(self._core.low_on_space, default=None)
+
+    def common_data_version(self) -> int:
+        """Newest apply semantics that all members know."""
+        return self._admissions.common_data_version(self._core.configuration) if self._running else 1
 
     @property
     def cluster_id(self) -> bytes:
@@ -419,61 +499,31 @@ class RaftNode:
 
     def status(self) -> Status:
         if not self._running:
-            return Status(self._config.node_id, b"", _ROLES[0], 0, None, 0, self._machine.applied_index, 0, 0)
-        core, journal = self._core, self._journal
-        configuration = core.configuration
-        others = list(configuration.incarnations if configuration else self._members)
-        peers = [
-            PeerView(member, self._transport.is_connected(node_id), core.match_index(node_id))
-            for node_id in others
-            if node_id != self._config.node_id and (member := self._member(node_id)) is not None
-        ]
-        return Status(
-            node_id=self._config.node_id,
-            cluster_id=self.cluster_id,
-            role=_ROLES[core.state],
-            term=core.term,
-            leader=self.leader,
-            commit_index=core.commit_index,
-            applied_index=core.applied_index,
-            last_log_index=journal.last_index,
-            durable_index=journal.durable_index,
-            peers=tuple(peers),
-            statistics=self.statistics(),
-        )
+            return Status(self._config.node_id, b"", report.ROLES[0], 0, None, 0, self._machine.applied_index, 0, 0)
+        return report.status(self._parts, self.leader)
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start, and gauges; seconds and bytes."""
-        if not self._running:
-            return {}
-        core = self._core
-        found: dict[str, float] = {
-            "term": core.term,
-            "commit_index": core.commit_index,
-            "applied_index": core.applied_index,
-            "uncommitted_bytes": core.uncommitted_bytes,
-            "reads_served": core.rounds.served,
-            "reads_waiting": len(core.rounds) + len(self._reads) + len(self._state_waiters),
-            "rounds": core.rounds.round,
-            "log_transactions": self._disk.transactions,
-            "log_unsynced_age": self._journal.unsynced_age(self._loop.time()),
-            "late_steps": self.late_steps,
-            "longest_step": self.longest_step,
-        }
-        found.update(self._journal.statistics())
-        found.update(core.counters)
-        found.update({f"peer_{name}": value for name, value in self._transport.counters.items()})
-        return found
+        return report.statistics(self._parts) if self._running else {}
 
     # ------------------------------------------------------------------ what the core reports (Listener)
 
     def applied(self, applied: Applied) -> None:
         for callback in self._on_applied:
             callback(applied)
-        while self._state_waiters and self._state_waiters[0][0] <= applied.index:
-            future = heapq.heappop(self._state_waiters)[2]
-            if not future.done():
-                future.set_result(None)
+        self._waiters.reached(applied.index)
+        self._comparing.applied(applied.index)
+
+    def _installed(self, index: int) -> None:
+        """A snapshot became the state."""
+        self._comparing.installed()
+        for callback in self._on_installed:
+            with Isolation(self._config.node_id):
+                callback(index)
+        self._waiters.reached(index)
+
+    def state_hash(self, node: Node, message: pb.StateHash) -> None:
+        self._comparing.received(node, message)
 
     def role_changed(self) -> None:
         self._reads.fail("the leader changed")
@@ -488,8 +538,9 @@ class RaftNode:
                     callback(role[0])
 
     def configured(self, configuration: cf.Configuration, committed: bool) -> None:
-        if committed:
-            self._admissions.committed(configuration)
+        self._transport.update(one.member for one in configuration.members)
+        self._admissions.configured(configuration, committed)
+        self._transport.expel(self._admissions.unwanted)
 
     def read_answered(self, read_id: int, ok: bool, index: int) -> None:
         self._reads.answered(read_id, ok, index)
@@ -512,8 +563,9 @@ class RaftNode:
 
     def peer_connected(self, node: Node, hello: pb.Hello) -> None:
         with self._guard:
-            if not hello.formed or self._core.configuration is None:
-                self._transport.send(node, self._admissions.formation())
+            greeting = self._admissions.greeting(hello)
+            if greeting is not None:
+                self._transport.send(node, greeting)
             self._transport._onNodeConnected(node)
             self._ask_step()
 
@@ -526,9 +578,12 @@ class RaftNode:
     def received(self, node: Node, incarnation: bytes, envelope: pb.Envelope) -> None:
         if not self._running or self._failed:
             return
-        self._messages += 1
+        self._stepper.messages += 1
         with self._guard:
-            if envelope.WhichOneof("body") == "formation":
+            body = envelope.WhichOneof("body")
+            if body in _REPLIES and not self._admissions.is_member_folder(node.id, incarnation):
+                return
+            if body == "formation":
                 try:
                     self._admissions.reported(node.id, incarnation, envelope.formation)
                 except ValueError as error:
@@ -538,5 +593,4 @@ class RaftNode:
             self._ask_step()
 
     def _broadcast(self, envelope: pb.Envelope) -> None:
-        for member in self._config.peers:
-            self._transport.send(Node(member.node_id), envelope)
+        self._transport.broadcast(envelope)

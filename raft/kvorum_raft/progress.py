@@ -21,12 +21,16 @@ class Progress:
     probing: bool = True
     probe_sent: bool = False
     commit_sent: int = 0
+    snapshotting: bool = False
+    """It needs entries that the log does not hold any more: it gets none until it has a snapshot."""
     _flight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of each message
     _flight_bytes: int = 0
 
     def may_send(self, max_bytes: int, max_messages: int) -> bool:
         """True if one more message with entries may go."""
-        return not self.probing and self._flight_bytes < max_bytes and len(self._flight) < max_messages
+        if self.probing or self.snapshotting:
+            return False
+        return self._flight_bytes < max_bytes and len(self._flight) < max_messages
 
     def sent(self, last_index: int, size: int) -> None:
         """A message with entries went out."""
@@ -44,11 +48,13 @@ class Progress:
     def lost_connection(self) -> None:
         self.next_index = self.match_index + 1 if self.match_index else self.next_index
         self.commit_sent = 0
+        self.snapshotting = False
         self.probe()
 
     def acknowledged(self, match_index: int, equal_index: int) -> None:
         """A success: durable up to `match_index` there, equal up to `equal_index` (which may still be on its way to the
         disk)."""
+        self.snapshotting = False
         self.match_index = max(self.match_index, match_index)
         while self._flight and self._flight[0][0] <= self.match_index:
             self._flight_bytes -= self._flight.popleft()[1]
@@ -60,7 +66,7 @@ class Progress:
 
     def refused(self, prev_index: int, hint_index: int) -> bool:
         """A refusal of the append behind `prev_index`; False if it is stale and was ignored."""
-        if prev_index <= self.match_index or (self.probing and prev_index != self.next_index - 1):
+        if self.snapshotting or prev_index <= self.match_index or (self.probing and prev_index != self.next_index - 1):
             return False
         self.next_index = max(self.match_index + 1, min(prev_index, hint_index))
         self.probe()

@@ -36,6 +36,8 @@ from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftError
 MAX_TERM_STEP: Final = 1 << 32
 """Terms that elections cannot pass through while a node is away: a hundred a second for a year."""
 
+_ANSWERS_TO_LEADERS: Final = ("append_reply", "snapshot_reply")
+_LEARNING: Final = ("append", "snapshot_offer", "snapshot_chunk")
 _log = logging.getLogger("kvorum.raft")
 __all__ = ["CANDIDATE", "FOLLOWER", "LEADER", "SafeSyncObj"]
 
@@ -56,10 +58,13 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if judge and self.configuration is not None:
             if self._SyncObj__raftState == LEADER:
                 self._judge_office(now)
+                self._pursue_transfer(now)
             elif self._SyncObj__raftElectionDeadline <= now:
                 self._election_due(now)
         if self._SyncObj__raftState == LEADER:
             self._advance_commit()
+            self._leave_if_removed()
+        if self._SyncObj__raftState == LEADER:
             self._replicate(now)  # before applying: followers and the disk work meanwhile
         self.journal.flush()
         more = self._SyncObj__applyLogEntries()
@@ -74,6 +79,11 @@ class SafeSyncObj(LeaderSide, FollowerSide):
 
     def _election_due(self, now: float) -> None:
         self._rearm(now)
+        if not self.votes:
+            return
+        if self.hollow or self.installing:
+            self._set_leader(None)
+            return  # without a state it could serve nobody
         if self.journal.unsynced_age(now) > self._timing.election_min:
             return  # its disk hangs: it could lead nobody
         if not self._waited_for_clock and self.entry_clock.own_clock_is_off(self._quorum()):
@@ -99,7 +109,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
                 node, pb.Envelope(term=self.term + 1, wall_ms=self.entry_clock.wall_ms(), pre_vote=body), promise=False
             )
 
-    def _campaign(self, now: float) -> None:
+    def _campaign(self, now: float, *, transfer: bool = False) -> None:
         self._pre_votes = set()
         self._votes = set()
         self._asked_at = now
@@ -107,7 +117,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         self._rearm(now)
         self._SyncObj__setState(CANDIDATE)
         self._SyncObj__setCurrentTerm(self.term + 1, self.node_id)
-        body = pb.RequestVote(last_index=self.journal.last_index, last_term=self.journal.last_term)
+        body = pb.RequestVote(last_index=self.journal.last_index, last_term=self.journal.last_term, transfer=transfer)
         for node in self._SyncObj__otherNodes:
             self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), request_vote=body))
 
@@ -127,25 +137,29 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if self._SyncObj__raftState == CANDIDATE and self.journal.term_durable:
             self._votes.add(self.node_id)
             self._count_votes()
-        elif self._owed_round is not None:
+        self._finish_install()
+        if self._owed_round is not None and self._SyncObj__raftState == FOLLOWER:
             self._pay_acknowledgement()
 
     # ------------------------------------------------------------------ messages
 
     def _SyncObj__onMessageReceived(self, node: Node, envelope: pb.Envelope) -> None:
         """Raises ProtocolError for what no sound peer sends, RaftFault for what must not be."""
-        if self.stopped or self.configuration is None:
-            return  # an empty folder answers nobody
+        if self.stopped:
+            return
+        body = envelope.WhichOneof("body")
+        if self.configuration is None and not (self._joining and body in _LEARNING):
+            return  # an empty folder answers nobody, except the leader whom it is to learn from
         if max(envelope.term, envelope.pre_vote_reply.current_term) > self.term + MAX_TERM_STEP:
             # One such message, adopted and stored, would use up the terms of the whole cluster for good.
             raise ProtocolError(f"node {node.id} speaks of term {envelope.term}, far beyond term {self.term}")
-        body = envelope.WhichOneof("body")
         if body == "pre_vote":
             self._answer_pre_vote(node, envelope)
         elif body == "pre_vote_reply":
             self._count_pre_vote(node, envelope)
         elif body == "request_vote" and envelope.term > self.term and self._leader_lives():
-            return
+            if envelope.request_vote.transfer and self._in_term(node, envelope):
+                self._answer_vote(node, envelope)
         elif self._in_term(node, envelope):
             self._handle(body, node, envelope)
 
@@ -154,31 +168,53 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if envelope.term > self.term:
             self._follow(envelope.term, None)
         elif envelope.term < self.term:
-            if envelope.WhichOneof("body") in ("append", "request_vote"):
+            if envelope.WhichOneof("body") in ("append", "request_vote", "snapshot_offer", "snapshot_chunk"):
                 self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), stale=pb.Stale()))
             return False
         return True
 
     def _handle(self, body: str | None, node: Node, envelope: pb.Envelope) -> None:
-        leading = self._SyncObj__raftState == LEADER
-        if body == "append":
+        """Of this term."""
+        if body in _ANSWERS_TO_LEADERS:
+            if self._SyncObj__raftState == LEADER:
+                self._answered(body, node, envelope)
+        elif body == "append":
             self._receive_append(node, envelope)
-        elif body == "append_reply":
-            if leading:
-                self._acknowledged(node, envelope.append_reply, envelope.wall_ms)
+        elif body in ("snapshot_offer", "snapshot_chunk"):
+            self._receive_snapshot(node, envelope)
+        elif body == "timeout_now":
+            self._take_over(node)
+        elif body == "state_hash":
+            self._listener.state_hash(node, envelope.state_hash)
         elif body == "request_vote":
             self._answer_vote(node, envelope)
         elif body == "vote":
-            self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
-            if self._SyncObj__raftState == CANDIDATE and envelope.vote.granted and self._is_member(node):
-                self._votes.add(node.id)
-                self._count_votes()
+            self._count_vote(node, envelope)
         elif body == "read_index":
             self._answer_read(node, envelope.read_index.id)
         elif body == "read_index_reply":
             self._read_answered(node, envelope.read_index_reply)
         elif body != "stale":
             raise ProtocolError(f"node {node.id} sends {body} where it does not belong")
+
+    def _answered(self, body: str | None, node: Node, envelope: pb.Envelope) -> None:
+        if body == "append_reply":
+            self._acknowledged(node, envelope.append_reply, envelope.wall_ms)
+        else:
+            self._snapshot_replied(node, envelope.snapshot_reply)
+
+    def _count_vote(self, node: Node, envelope: pb.Envelope) -> None:
+        self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
+        if self._SyncObj__raftState == CANDIDATE and envelope.vote.granted and self._is_voter(node):
+            self._votes.add(node.id)
+            self._count_votes()
+
+    def _take_over(self, node: Node) -> None:
+        """The leader asks this node to lead."""
+        able = self.votes and not self.hollow and not self.installing
+        if self._SyncObj__raftState == FOLLOWER and node == self._SyncObj__raftLeader and able:
+            _log.info("node %s takes over from node %s", self.node_id, node.id)
+            self._campaign(self._clock(), transfer=True)
 
     def _leader_lives(self) -> bool:
         return self._SyncObj__raftState == LEADER or self._clock() - self._contact < self._timing.election_min
@@ -206,7 +242,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             and reply.attempt == self._pre_vote_attempt
             and envelope.term == self.term + 1
             and self._pre_votes
-            and self._is_member(node)
+            and self._is_voter(node)
             and self._SyncObj__raftState == FOLLOWER
         ):
             self._pre_votes.add(node.id)

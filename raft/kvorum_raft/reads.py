@@ -7,7 +7,7 @@ own term it cannot know it, and the reads wait for that.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kvorum_raft.errors import NotLeader, Overloaded, RaftError
 
@@ -37,13 +37,18 @@ class ReadRounds:
         self.round += 1
         return self.round
 
+    def forget(self, node_id: str) -> None:
+        """What it answered does not count any more."""
+        self._answers.pop(node_id, None)
+
     def answered(self, node_id: str, number: int) -> None:
         if number <= self.round and number > self._answers.get(node_id, 0):
             self._answers[node_id] = number
 
-    def confirmed(self, others: list[str], quorum: int) -> int:
-        """The newest round that a quorum has answered."""
-        answers = sorted([self.round, *(self._answers.get(node_id, 0) for node_id in others)], reverse=True)
+    def confirmed(self, voters: Iterable[str], quorum: int, own_id: str) -> int:
+        """The newest round that a quorum of the voters has answered."""
+        answers = [self.round if node_id == own_id else self._answers.get(node_id, 0) for node_id in voters]
+        answers.sort(reverse=True)
         return answers[quorum - 1]
 
     def ask(self, commit_index: int | None, callback: ReadCallback) -> None:

@@ -139,6 +139,9 @@ class Status:
     durable_index: int
     peers: tuple[PeerView, ...] = ()
     statistics: dict[str, float] = field(default_factory=dict)
+    own: Member | None = None
+    """This node as the configuration names it; None while it is no member."""
+    own_learner: bool = False
 
 
 class Consensus(Protocol):

@@ -13,19 +13,23 @@ part of them, which shows that the judge can see.
 
 import argparse
 import logging
+import os
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvorum_raft.errors import RaftError, RaftFault
+from tests.simulation.fuzz_moves import MINIMUM, MemberMoves
+from tests.simulation.judge import Judge
 from tests.simulation.oracle import Oracle
 from tests.simulation.plain import PlainNode, plain_time
-from tests.simulation.world import Broken, Machine, SafeNode, World
+from tests.simulation.world import Broken, SafeNode, World
 
 STEPS = 6000
 ACTIONS = {
@@ -39,58 +43,50 @@ ACTIONS = {
     "cut": 9,
     "stall": 4,
     "crash": 8,
+    "members": 45,
+    "wipe": 3,
+    "transfer": 4,
+    "jobs": 60,
 }
-"""How often each happens; the last four less in calm seeds."""
+"""How often each happens; troubles less in calm seeds, and the last four with kvorum's core only."""
 _TROUBLES = ("reset", "cut", "stall", "crash")
+_OURS = ("read", "members", "wipe", "transfer", "jobs")
 _AIMED = {"tick": 300, "deliver": 300, "sync": 150, "propose": 80, "read": 120}
 """While a leader that was cut off does not know it yet."""
 YEAR_MS = 365 * 86_400_000
 
 
-@dataclass
-class Judge:
-    """What was promised so far."""
+class Schedule(MemberMoves):
+    """One seed. kvorum's nodes keep their checkpoints in `folder`."""
 
-    history: dict[int, Any] = field(default_factory=dict)
-    leaders: dict[int, str] = field(default_factory=dict)
-    judged: dict[str, int] = field(default_factory=dict)
-    commits: dict[str, int] = field(default_factory=dict)
-    acked: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
-    """Values that were certainly not applied, as their proposers were told."""
-    acked_index: int = 0
-    reads: int = 0
-
-    def look(self, node: Any) -> None:
-        if node.leads and self.leaders.setdefault(node.term, node.node_id) != node.node_id:
-            raise Broken(f"two leaders in term {node.term}")
-        applied, start = node.applied, self.judged.get(node.node_id, 0)
-        for index, value in applied[start:]:
-            if self.history.setdefault(index, value) != value:
-                raise Broken(f"entry {index} is applied differently")
-        indices = [index for index, _ in applied[max(start - 1, 0) :]]
-        if indices != sorted(set(indices)):
-            raise Broken("entries are applied twice or out of order")
-        self.judged[node.node_id] = len(applied)
-
-    def answered(self, value: str, ok: bool, node: Any) -> None:
-        if ok:
-            self.acked.add(value)
-            self.acked_index = max(self.acked_index, node.applied_index)
-
-
-class Schedule:
-    """One seed."""
-
-    def __init__(self, kind: type[SafeNode] | type[PlainNode], seed: int, nodes: int) -> None:
+    def __init__(self, kind: type[SafeNode] | type[PlainNode], seed: int, nodes: int, folder: Path) -> None:
         self.rng = random.Random(seed)
         self.safe = kind is SafeNode
-        self.world = World(kind, "ABCDEFG"[:nodes], seed=seed, auto_sync=False)
+        founders = "ABCDEFG"[:nodes]
+        spare = "XY" if self.safe and seed % 4 else ""
+        self.world = World(
+            kind,
+            founders + spare,
+            founders=founders,
+            seed=seed,
+            auto_sync=False,
+            folder=folder if self.safe else None,
+            checkpoint_bytes=self.rng.choice([800, 3000, 1 << 40]),
+        )
+        self._spare = bool(spare)
         self.judge = Judge()
         self.crashes = 0
+        self.count: Counter[str] = Counter()
+        self._moves = {name: often for name, often in ACTIONS.items() if self.safe or name not in _OURS}
+        if not spare:
+            self._moves |= {"members": 0, "wipe": 0}
+        elif seed % 3 == 0:
+            self._moves["wipe"] = 0
+        self._rotten = self.rng.choice(founders) if not self._moves.get("wipe") else None
+        """Whose checkpoints get damaged: one node's, and only if no folder is lost too, or the data may be gone."""
         self._values = 0
         self._reads = 0
-        self._trouble = self.rng.choice([0.05, 0.2, 0.6])
+        self._trouble = self.rng.choice([0.02, 0.05, 0.2] if spare else [0.05, 0.2, 0.6])
         """How many of the resets and crashes happen: calm seeds build long logs, wild ones many terms."""
         self._slow_disk: str | None = None
         self._sleeper: str | None = None
@@ -141,10 +137,13 @@ class Schedule:
                 if error.definite:
                     self.judge.refused.add(value)
 
-            if self.safe:
-                node.propose(value, done, refused)
-            else:
+            if not self.safe:
                 node.propose(value, done)
+                continue
+            try:
+                node.propose(value, done, refused)
+            except RaftError as error:
+                refused(error)
 
     def _read(self, node: SafeNode) -> None:
         self._reads += 1
@@ -169,14 +168,24 @@ class Schedule:
             if other != node_id:
                 world.disconnect(node_id, other)
         if isinstance(node, SafeNode):
-            node.core.stop("crash")
-            node.disk.crash()
-            keep = self.rng.random() < 0.5  # the state survives a killed process, not a lost machine
-            self.judge.judged[node_id] = self.judge.judged.get(node_id, 0) if keep else 0
-            world.nodes[node_id] = SafeNode(node_id, world, node.disk, node.machine if keep else Machine())
+            self._crash_ours(node)
         else:
             self.judge.judged[node_id] = 0
             world.nodes[node_id] = PlainNode(node_id, world, node.journal)
+
+    def _crash_ours(self, node: SafeNode) -> None:
+        power_cut = self.rng.random() < 0.5  # the state survives a killed process, not a lost machine
+        self.count["power cuts"] += power_cut
+        self.count["unsynced losses"] += bool(node.disk.pending)
+        self._account(node)
+        if node.node_id == self._rotten and self.rng.random() < 0.5:
+            self._damage(node)
+        again = self.world.restart(node.node_id, power_cut=power_cut)
+        again.release_election()
+        self.count["restores"] += again.machine.adopted > 0 and power_cut
+        self.count["hollow"] += again.core.hollow
+        if power_cut:
+            self.judge.judged[node.node_id] = 0
 
     def _step(self) -> None:
         rng, world = self.rng, self.world
@@ -184,27 +193,35 @@ class Schedule:
             self._slow_disk = rng.choice([None, None, *world.ids])
             self._sleeper = rng.choice([None] * 6 + world.ids)
             self._stalled = {pair for pair in self._stalled if rng.random() < 0.5}
-        node_id = rng.choice(world.ids)
+        node_id = rng.choice(world.ids if rng.random() < 0.1 else self._active())
         if node_id == self._sleeper and rng.random() < 0.9:
             if rng.random() < 0.5:
                 self._late.add(node_id)
             return
-        actions = _AIMED if world.clock.now < self._aimed_until else ACTIONS
+        actions = _AIMED if world.clock.now < self._aimed_until else self._moves
         (action,) = rng.choices(list(actions), list(actions.values()))
         if action in _TROUBLES and rng.random() > self._trouble:
             return
         getattr(self, f"_act_{action}")(node_id)
 
+    def _active(self) -> list[str]:
+        """Those who belong to the cluster, or have heard of it."""
+        if not self._spare:
+            return self.world.ids
+        nodes = self.world.nodes
+        return [i for i in self.world.ids if nodes[i].core.configuration is not None or nodes[i].term]
+
     def _act_tick(self, node_id: str) -> None:
-        self.world.clock.now += self.rng.choice([0.005, 0.02, 0.06]) * 3 / len(self.world.ids)
+        self.world.clock.now += self.rng.choice([0.005, 0.02, 0.06]) * 3 / len(self._active())
         self._tick(node_id)
 
     def _act_deliver(self, node_id: str) -> None:
-        pairs = self.world.pairs()
+        queues = self.world.links.queues
+        pairs = [pair for pair in self.world.pairs() if queues[pair]] if self._spare else self.world.pairs()
         aimed = self.world.clock.now < self._aimed_until
         if aimed and self._stalled and self.rng.random() < 0.04:
             self._stalled.discard(self.rng.choice(sorted(self._stalled)))
-        for a, b in self.rng.sample(pairs, len(pairs) if aimed else len(self.world.ids) // 2):
+        for a, b in self.rng.sample(pairs, len(pairs) if aimed else -(-len(pairs) // 6)):
             if (a, b) in self._stalled:
                 continue
             self._try(self.world.deliver, a, b, self.rng.choice([1, 2, 5, None]))
@@ -234,7 +251,8 @@ class Schedule:
         self._read(node)
 
     def _act_connect(self, node_id: str) -> None:
-        for a, b in self.rng.sample(self.world.pairs(), 2):
+        pairs = self.world.pairs()
+        for a, b in self.rng.sample(pairs, len(pairs) // 3):
             self.world.connect(a, b)
 
     def _act_reset(self, node_id: str) -> None:
@@ -286,56 +304,53 @@ class Schedule:
         """All connected, nothing lost any more: everybody must come to the same state soon."""
         world = self.world
         world.mesh()
-        for step in range(500):
+        for step in range(700):
             for node_id in world.ids:
                 world.clock.now += 0.02
                 self._tick(node_id)
                 world.nodes[node_id].sync()
+                if self.safe:
+                    world.nodes[node_id].jobs.run()
             for a, b in world.pairs():
                 self._try(world.deliver, a, b, None)
-            nodes = list(world.nodes.values())
-            if step > 100 and any(node.leads for node in nodes) and len({node.applied_index for node in nodes}) == 1:
+            if step % 10 == 0:
+                world.mesh()  # who is let in may have changed
+            members = self._members()
+            if step > 100 and members and len({node.applied_index for node in members}) == 1:
                 break
         else:
             raise Broken("no convergence")
-        self._judge_end()
-
-    def _judge_end(self) -> None:
-        nodes = list(self.world.nodes.values())
-        if len({tuple(node.applied) for node in nodes}) > 1:
-            raise Broken("the states differ")
-        values = [value for _, value in nodes[0].applied]
-        if self.judge.acked - set(values):
-            raise Broken(f"{len(self.judge.acked - set(values))} acknowledged writes are lost")
-        if self.judge.refused & set(values):
-            raise Broken("a write was applied of which its proposer was told that it certainly was not")
-        if len(values) != len(set(values)):
-            raise Broken("a write was applied twice")
-        for node in nodes:
+        for node in world.nodes.values():
             if isinstance(node, SafeNode):
-                times = node.machine.times
-                if times != sorted(times):
-                    raise Broken("entry time went back")
-                self._judge_time(times)
+                self._account(node)
+        self.judge.end(world, members)
 
-    def _judge_time(self, times: list[int]) -> None:
-        """With a minority of clocks wrong, time may lag behind until a quorum's clocks are known, but never runs
-        ahead."""
-        true_ms = int(self.world.clock.now * 1000) + 1_700_000_000_000
-        if times and times[-1] > true_ms + 10_000:
-            raise Broken(f"entry time is {times[-1] - true_ms} ms ahead of every sound clock")
+    def _members(self) -> list[Any]:
+        """Who must have everything in the end: whom a leader counts as members, if their folders are there."""
+        leaders = sorted((node for node in self._leaders()), key=lambda node: node.term)
+        if not leaders or not self.safe:
+            return list(self.world.nodes.values()) if leaders else []
+        incarnations = leaders[-1].core.configuration.incarnations
+        found = [self.world.nodes[i] for i, one in incarnations.items() if one == self.world.incarnations[i]]
+        return found if leaders[-1] in found else []
 
 
 def run(seed: int, *, plain: bool = False, nodes: int = 3) -> tuple[str, Schedule]:
     """("", schedule) if all promises were kept, else what was broken."""
-    schedule = Schedule(PlainNode if plain else SafeNode, seed, nodes)
     random.seed(seed)  # the library draws its election timeouts from the module's generator
-    with plain_time(schedule.world.clock) if plain else nullcontext():
-        try:
-            schedule.run()
-        except (Broken, RaftFault) as error:
-            return str(error), schedule
-    return "", schedule
+    with TemporaryDirectory(dir=_folder()) as folder:
+        schedule = Schedule(PlainNode if plain else SafeNode, seed, nodes, Path(folder))
+        with plain_time(schedule.world.clock) if plain else nullcontext():
+            try:
+                schedule.run()
+            except (Broken, RaftFault) as error:
+                return str(error), schedule
+        return "", schedule
+
+
+def _folder() -> str | None:
+    """In memory, if there is such a place: nothing of it has to last."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -345,22 +360,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="the library's own core")
     options = parser.parse_args(arguments)
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the library keeps nodes in sets: only so a seed is one schedule
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.fuzz", *sys.argv[1:]])
     logging.disable(logging.CRITICAL)
     started = time.monotonic()
     findings: Counter[str] = Counter()
     bad: list[int] = []
     acked = crashes = reads = terms = 0
+    count: Counter[str] = Counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         finding, schedule = run(seed, plain=options.plain, nodes=options.nodes)
         acked += len(schedule.judge.acked)
         crashes += schedule.crashes
         reads += schedule.judge.reads
+        count += schedule.count
         terms += len(schedule.judge.leaders)
         if finding:
             bad.append(seed)
             findings["".join(c for c in finding if not c.isdigit())] += 1
             if not options.plain:
                 print(f"seed {seed}: {finding}")
+    print(", ".join(f"{name} {count[name]}" for name in MINIMUM))
     print(
         f"{options.seeds} seeds, {len(bad)} bad {dict(findings)} first {bad[:5]}; acknowledged {acked}, reads {reads}, "
         f"leaders {terms}, crashes {crashes}, {time.monotonic() - started:.1f} s"

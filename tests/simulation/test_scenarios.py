@@ -2,12 +2,12 @@
 so."""
 
 import logging
-import random
+from pathlib import Path
 
 import pytest
 
-from tests.simulation.plain import PlainNode, plain_time
-from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.defects import DEFECTS
+from tests.simulation.plain import plain_world
 from tests.simulation.world import Broken, SafeNode, World
 
 
@@ -17,14 +17,18 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL + 1, "kvorum.raft")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_our_core_keeps_the_promise(name: str) -> None:
-    SCENARIOS[name](World(SafeNode))
+@pytest.mark.parametrize("row", DEFECTS)
+def test_our_core_keeps_the_promise(row: str, tmp_path: Path) -> None:
+    defect = DEFECTS[row]
+    defect.scenario(World(SafeNode, defect.ids, founders=defect.founders, folder=tmp_path).start())
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_the_plain_core_still_breaks_it(name: str) -> None:
-    random.seed(1)
-    world = World(PlainNode)
-    with plain_time(world.clock), pytest.raises(Broken):
-        SCENARIOS[name](world)
+@pytest.mark.parametrize("row", DEFECTS)
+def test_the_plain_core_still_breaks_it(row: str, tmp_path: Path) -> None:
+    defect = DEFECTS[row]
+    options = {**defect.plain, **({"folder": tmp_path} if defect.files else {})}
+    with (
+        plain_world(defect.ids, founders=defect.founders, **options) as world,
+        pytest.raises(Broken, match=defect.breaks),
+    ):
+        defect.scenario(world)

@@ -1,7 +1,8 @@
 """The simulator's ordered key-value environment against LMDB itself: random operations, the same answers."""
 
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import lmdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.simulation.whole import image
 from tests.simulation.whole.environment import Environment, Storage
+from tests.simulation.whole.vault import Vault
 
 KEYS = st.one_of(
     st.text("abc", min_size=1, max_size=3).map(str.encode),
@@ -22,7 +25,7 @@ TABLES = st.sampled_from(TABLE_NAMES)
 OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(["put", "append", "replace"]), TABLES, KEYS, VALUES),
     st.tuples(st.sampled_from(["get", "pop", "delete"]), TABLES, KEYS),
-    st.tuples(st.just("stat"), TABLES),
+    st.tuples(st.sampled_from(["stat", "drop"]), TABLES),
     st.tuples(st.sampled_from(["child", "commit", "abort", "parent", "snapshot", "look"])),
     st.tuples(st.sampled_from(["set_range", "set_key"]), TABLES, KEYS),
     st.tuples(st.sampled_from(["first", "last", "next", "prev", "item", "cursor_delete"]), TABLES),
@@ -49,6 +52,19 @@ class Driver:
             self._cursors.clear()
             return type(error).__name__
 
+    def copy(self, file: Path, open_env: Callable[..., Any], *, newest: bool) -> list[Any]:
+        """What a copy holds, of the newest committed state or of what the snapshot sees."""
+        with file.open("wb") as out:
+            self._env.copyfd(out.fileno(), compact=True, txn=None if newest else self._snapshot)
+        env = open_env(str(file), subdir=False, readonly=True, lock=False, max_dbs=2)
+        with pytest.raises(lmdb.ReadonlyError):
+            env.begin(write=True)
+        tables = [table and env.open_db(name.encode()) for name, table in self._tables.items()]
+        with env.begin() as txn:
+            found = [_rows(txn, table) for table in tables]
+        env.close()
+        return found
+
     def close(self) -> list[Any]:
         """What is in the committed image at the end."""
         while self._stack:
@@ -58,7 +74,7 @@ class Driver:
             return self._rows(txn)
 
     def _rows(self, txn: Any) -> list[Any]:
-        return [[(bytes(key), bytes(value)) for key, value in txn.cursor(db=table)] for table in self._tables.values()]
+        return [_rows(txn, table) for table in self._tables.values()]
 
     @property
     def _txn(self) -> Any:
@@ -88,6 +104,11 @@ class Driver:
 
     def _stat(self, table: str) -> Any:
         return self._tables[table] and self._txn.stat(self._tables[table])["entries"]
+
+    def _drop(self, table: str) -> None:
+        if self._tables[table] is not None:
+            self._cursors.clear()
+            self._txn.drop(self._tables[table], delete=False)
 
     def _child(self) -> None:
         self._cursors.clear()
@@ -172,6 +193,10 @@ class Driver:
         return found
 
 
+def _rows(txn: Any, table: Any) -> list[tuple[bytes, bytes]]:
+    return [(bytes(key), bytes(value)) for key, value in txn.cursor(db=table)]
+
+
 def _named(operation: tuple[Any, ...]) -> tuple[Any, ...]:
     """`_snapshot` is the attribute."""
     return ("snapshot_",) if operation[0] == "snapshot" else operation
@@ -194,6 +219,11 @@ def test_it_answers_as_lmdb_does(folder: Path, named: bool, operations: list[tup
         one, two = Driver(real, named=named), Driver(Environment(Storage()), named=named)
         for operation in operations:
             assert one.do(_named(operation)) == two.do(_named(operation)), operation
+        for newest in (False, True):
+            copies = [folder / f"copy {number}" for number in range(2)]
+            answers = one.copy(copies[0], lmdb.open, newest=newest), two.copy(copies[1], Vault().open, newest=newest)
+            assert answers[0] == answers[1]
+            assert newest or answers[0] == one.do(("look",)), "a copy holds what its transaction sees"
         assert one.close() == two.close()
     finally:
         real.close()
@@ -261,3 +291,59 @@ def test_a_killed_process_loses_at_most_the_transaction_that_it_was_writing() ->
     _fill(Environment(unsynced, sync=False), 1)
     assert not unsynced.lose_process(random.Random(1), atomic=False)
     assert _found(unsynced) == (b"1", b"1")
+
+
+# ---- files
+
+
+def test_an_image_is_an_environment_when_it_is_opened(tmp_path: Path) -> None:
+    vault, file = Vault(), tmp_path / "data.mdb"
+    _fill(vault.open(str(tmp_path)), 7)
+    assert _read(vault.open(str(tmp_path))) == b"7", "the content outlives the process"
+    copy = tmp_path / "copy"
+    descriptor = os.open(copy, os.O_CREAT | os.O_WRONLY)
+    vault.open(str(tmp_path)).copyfd(descriptor, compact=True)
+    os.close(descriptor)
+    before = copy.read_bytes()
+    assert _read(vault.open(str(copy), subdir=False, readonly=True, lock=False)) == b"7"
+    assert copy.read_bytes() == before, "looking changes nothing"
+    other = vault.open(str(copy), subdir=False)
+    _fill(other, 8)
+    assert (_read(other), _read(vault.open(str(tmp_path)))) == (b"8", b"7")
+    file.rename(tmp_path / "elsewhere")
+    assert _read(vault.open(str(tmp_path / "elsewhere"), subdir=False)) == b"7", "a renamed file is the same one"
+    with pytest.raises(lmdb.Error, match="No such file"):
+        vault.open(str(tmp_path), readonly=True)
+    assert _read(vault.open(str(tmp_path))) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit"])
+def test_a_damaged_image_is_not_opened(tmp_path: Path, damage: str) -> None:
+    data = image.pack({None: [(b"a", b"1"), (b"b", b"22")], b"t": [(b"c", b"")]})
+    assert image.unpack(data) == {None: [(b"a", b"1"), (b"b", b"22")], b"t": [(b"c", b"")]}
+    for at in range(8, len(data)):
+        torn = data[:at] if damage == "cut" else data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        (tmp_path / "f").write_bytes(torn)
+        with pytest.raises(lmdb.CorruptedError):
+            Vault().open(str(tmp_path / "f"), subdir=False, readonly=True)
+    (tmp_path / "f").write_bytes(b"something else")
+    with pytest.raises(lmdb.InvalidError):
+        Vault().open(str(tmp_path / "f"), subdir=False)
+
+
+def test_copied_folders_go_different_ways(tmp_path: Path) -> None:
+    one, two = Vault(), Vault()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    _fill(one.open(str(tmp_path / "a")), 1)
+    (tmp_path / "b" / "data.mdb").write_bytes((tmp_path / "a" / "data.mdb").read_bytes())
+    with pytest.raises(lmdb.InvalidError):
+        two.open(str(tmp_path / "b"))
+    two.copied(tmp_path / "b", one)
+    _fill(two.open(str(tmp_path / "b")), 2)
+    assert (_read(one.open(str(tmp_path / "a"))), _read(two.open(str(tmp_path / "b")))) == (b"1", b"2")
+
+
+def _read(env: Environment) -> bytes | None:
+    with env.begin() as txn:
+        return txn.get(b"n")

@@ -640,3 +640,101 @@ class StatusResponse(_message.Message):
     uptime_ms: int
     statistics: _containers.ScalarMap[str, float]
     def __init__(self, node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_log_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., state_hash: _Optional[bytes] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("node_id", "peer_address", "client_address", "voter", "connected", "match_index", "applied_index", "lag", "snapshot_sent", "snapshot_size")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VOTER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SENT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    peer_address: str
+    client_address: str
+    voter: bool
+    connected: bool
+    match_index: int
+    applied_index: int
+    lag: int
+    snapshot_sent: int
+    snapshot_size: int
+    def __init__(self, node_id: _Optional[str] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ..., voter: _Optional[bool] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., lag: _Optional[int] = ..., snapshot_sent: _Optional[int] = ..., snapshot_size: _Optional[int] = ...) -> None: ...
+
+class MembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MembersResponse(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "role", "leader", "term", "commit_index", "members", "no_space")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    NO_SPACE_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: bytes
+    node_id: str
+    role: str
+    leader: Leader
+    term: int
+    commit_index: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    no_space: str
+    def __init__(self, cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., no_space: _Optional[str] = ...) -> None: ...
+
+class AddMemberRequest(_message.Message):
+    __slots__ = ("node_id", "peer_address", "client_address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    peer_address: str
+    client_address: str
+    def __init__(self, node_id: _Optional[str] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class RemoveRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class ReplaceRequest(_message.Message):
+    __slots__ = ("node_id", "peer_address", "client_address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    peer_address: str
+    client_address: str
+    def __init__(self, node_id: _Optional[str] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ...) -> None: ...
+
+class TransferRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class SetTimeRequest(_message.Message):
+    __slots__ = ("unix_ms",)
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    unix_ms: int
+    def __init__(self, unix_ms: _Optional[int] = ...) -> None: ...
+
+class AdminResponse(_message.Message):
+    __slots__ = ("leader_id",)
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    leader_id: str
+    def __init__(self, leader_id: _Optional[str] = ...) -> None: ...

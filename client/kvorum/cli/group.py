@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "enqueue": ("kvorum.cli.streams:enqueue_command", "Put a message into the queue."),
     "listen": ("kvorum.cli.streams:listen_command", "Take messages from the queue and print them."),
     "status": ("kvorum.cli.status:status_command", "Show the nodes of a cluster."),
+    "cluster": ("kvorum.cli.quarantine:cluster_group", "Look at a cluster's members, and change them."),
     "node": ("kvorum.cli.node:node_command", "Run one node of a cluster."),
 }
 

@@ -89,7 +89,7 @@ def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
     """Make a coroutine function the body of a click command: errors become one line and an exit status."""
 
     @functools.wraps(action)
-    def run(url: str | None, timeout: timedelta, as_json: bool, python: bool, **arguments: Any) -> None:
+    def run(url: str | None, timeout: timedelta, as_json: bool, python: bool = False, **arguments: Any) -> None:
         if not url:
             fail(USAGE, "which database? give --url, or set KVORUM_URL, to a folder or kvorum://host:port,…")
         sys.exit(_outcome(action(Options(url, timeout, as_json, python), **arguments)))

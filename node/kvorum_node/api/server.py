@@ -1,4 +1,4 @@
-"""The gRPC server of a node: the Kv service, health and reflection."""
+"""The gRPC server of a node: the Kv and Admin services, health and reflection."""
 
 import asyncio
 import logging
@@ -11,8 +11,11 @@ from grpc_reflection.v1alpha import reflection
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.seams import Administration
 
 from ..service import NodeService
+from .admin import SERVICE as ADMIN
+from .admin import Admin
 from .stream import Stream
 from .unary import Unary
 
@@ -29,7 +32,15 @@ class ApiServer:
     that.
     """
 
-    def __init__(self, service: NodeService, node_id: str, listen: str, *, keepalive: float = 5.0) -> None:
+    def __init__(
+        self,
+        service: NodeService,
+        node_id: str,
+        listen: str,
+        *,
+        keepalive: float = 5.0,
+        administration: Administration | None = None,
+    ) -> None:
         self._service = service
         self._node_id = node_id
         self._listen = listen
@@ -59,9 +70,9 @@ class ApiServer:
             ),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
-        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration).handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self) -> None:
@@ -113,12 +124,15 @@ class ApiServer:
         finally:
             self._streams.discard(stream)
 
+    def _is_ready(self) -> bool:
+        return bool(self._service.leader.node_id) and not self._service.unreadable()
+
     async def _report_health(self) -> None:
-        """Serving while a leader is known; news come with the leadership."""
+        """Serving while a leader is known and the state may be read; news come with the leadership."""
         patience = self._service.settings.max_election_timeout
         while True:
             self._leader_news.clear()
-            known = bool(self._service.leader.node_id)
+            known = self._is_ready()
             if not known:
                 # A short election is no reason to be taken out of a load balancer.
                 try:
@@ -126,7 +140,7 @@ class ApiServer:
                         await self._leader_news.wait()
                     continue
                 except TimeoutError:
-                    known = bool(self._service.leader.node_id)
+                    known = self._is_ready()
             status = health_pb2.HealthCheckResponse.SERVING if known else health_pb2.HealthCheckResponse.NOT_SERVING
             for name in ("", SERVICE):
                 await self._health.set(name, status)

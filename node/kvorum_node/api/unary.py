@@ -28,12 +28,12 @@ class Unary:
         self._started_at = time.monotonic()
 
     async def get(self, data: bytes, context: Any) -> pb.ReadResult:
-        read = await _parse(pb.Read, data, context)
+        read = await parse(pb.Read, data, context)
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_gather, future, []))
         self._service.reads.submit([item])
         try:
-            async with asyncio.timeout(_time_left(context)):
+            async with asyncio.timeout(time_left(context)):
                 return await future
         except TimeoutError:
             return pb.ReadResult(id=read.id, status=pb.READ_STATUS_NO_LEADER, message="no answer in time")
@@ -42,7 +42,7 @@ class Unary:
                 item.job.cancel()
 
     async def commit(self, data: bytes, context: Any) -> pb.WriteResponse:
-        request = await _parse(pb.WriteRequest, data, context)
+        request = await parse(pb.WriteRequest, data, context)
         if not self._service.consensus.is_leader:
             leader = self._service.leader
             where = (
@@ -55,7 +55,7 @@ class Unary:
         future: asyncio.Future[pb.ResultGroup] = asyncio.get_running_loop().create_future()
         self._service.write(group, partial(_resolve, future))
         try:
-            async with asyncio.timeout(_time_left(context)):
+            async with asyncio.timeout(time_left(context)):
                 answer = await future
         except TimeoutError:
             return pb.WriteResponse(outcome=pb.OUTCOME_UNKNOWN, message="no answer in time; it may still be applied")
@@ -66,7 +66,7 @@ class Unary:
         return response
 
     async def status(self, data: bytes, context: Any) -> pb.StatusResponse:
-        await _parse(pb.StatusRequest, data, context)
+        await parse(pb.StatusRequest, data, context)
         store, status = self._service.store, self._service.consensus.status()
         response = pb.StatusResponse(
             node_id=status.node_id,
@@ -89,17 +89,19 @@ class Unary:
                 address=peer.member.peer_address,
                 connected=peer.connected,
                 match_index=peer.match_index,
-                voter=True,
+                voter=not peer.learner,
             )
         return response
 
 
-def _time_left(context: Any) -> float:
+def time_left(context: Any) -> float:
+    """Seconds until the caller's deadline, or as long as a call without one may take."""
     left = context.time_remaining()
     return DEFAULT_TIMEOUT if left is None else min(max(left, 0.0), 60.0)
 
 
-async def _parse(kind: Any, data: bytes, context: Any) -> Any:
+async def parse(kind: Any, data: bytes, context: Any) -> Any:
+    """Decode a request, or end the call."""
     try:
         return kind.FromString(data)
     except DecodeError:

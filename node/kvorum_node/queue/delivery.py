@@ -277,6 +277,11 @@ class Delivery:
         for queue in touched:
             self._pump(queue)
 
+    def time_moved(self) -> None:
+        """The cluster's time has jumped ahead of the loop's: what was to be due later may be due now."""
+        for queue in list(self._lines):
+            self._pump(queue)
+
     def statistics(self) -> dict[str, float]:
         return {
             "queue_consumers": sum(len(line.consumers) for line in self._lines.values()),

@@ -1,6 +1,7 @@
 """The replicated state machine on LMDB: keys, sessions, queues, expiry, versionstamps and the content hash."""
 
-from .errors import StoreFault
+from .errors import Damaged, StoreFault
+from .home import Space
 from .machine import DEFAULT_MAP_SIZE, Store
 from .reads import Snapshot
 from .records import DATA_VERSION
@@ -11,9 +12,11 @@ __all__ = [
     "DATA_VERSION",
     "DEFAULT_MAP_SIZE",
     "ApplyResult",
+    "Damaged",
     "Grant",
     "LeaseInfo",
     "Snapshot",
+    "Space",
     "Store",
     "StoreFault",
     "check_queue_name",

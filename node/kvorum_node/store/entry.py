@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .records import quarantined_key
 from .results import ApplyResult
 
 if TYPE_CHECKING:
@@ -17,10 +18,17 @@ class Entry:
     yields when it is told to, so that the loop on which the store runs stays responsive.
     """
 
-    __slots__ = ("budget", "env", "leases", "number", "prefix", "result", "rows", "slice", "time_ms")
+    __slots__ = ("budget", "env", "leases", "number", "prefix", "result", "rows", "skipped", "slice", "time_ms")
 
     def __init__(
-        self, env: "lmdb.Environment", rows: "Rows", index: int, time_ms: int, prefix: bytes, slice_size: int
+        self,
+        env: "lmdb.Environment",
+        rows: "Rows",
+        index: int,
+        time_ms: int,
+        prefix: bytes,
+        slice_size: int,
+        skipped: frozenset[int] = frozenset(),
     ) -> None:
         self.env = env
         self.rows = rows
@@ -31,6 +39,8 @@ class Entry:
         """Number of the next commit."""
         self.leases = 0
         """Leases granted so far."""
+        self.skipped = skipped
+        """Numbers of the commits that the operator has quarantined."""
         self.slice = slice_size
         self.budget = slice_size
         self.result = ApplyResult(index, time_ms)
@@ -46,6 +56,10 @@ class Entry:
     def stamp(self, number: int) -> bytes:
         """The versionstamp of a commit of this entry."""
         return self.prefix + number.to_bytes(2, "big")
+
+    def skip(self, number: int) -> None:
+        """Record that a commit was quarantined and not executed."""
+        self.rows.put(quarantined_key(self.result.index, number), b"")
 
     def note_ready(self, queue: str, due_ms: int) -> None:
         ready = self.result.ready

@@ -12,26 +12,29 @@ that everything written to it can still be read back, by one of
 Everything else means: delete it, and start at index 0 (later: at a checkpoint). An embedded database is its own truth,
 so its environment is synced at each commit, needs no proof, and is never deleted.
 
+Proof is not enough where the pages themselves are damaged: LMDB may end the process when it meets them, and so would
+each start that follows. So a run that trusts a state after an unclean end is counted, durably, before it opens it; the
+count ends when the run has proved itself for a while or ends cleanly, and at three the state is no longer trusted. And
+damage that is noticed leaves the marker DAMAGED, with the same effect.
+
 Files: FORMAT (format version, environment uuid, kind, whether making it was completed), data.mdb, lock.mdb, RUN, CLEAN,
-LOCK (held while open, names the process).
+STARTS, DAMAGED, LOCK (held while open, names the process).
 """
 
-import contextlib
-import errno
-import fcntl
-import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
-from kvorum.errors import DatabaseCorrupt, DatabaseLocked, InvalidArgument
+from kvorum.errors import DatabaseCorrupt, InvalidArgument
 
-from . import records
-from .errors import StoreFault
+from . import checked, records
+from .errors import DAMAGE, Damaged, StoreFault
+from .files import copy_file, lock_folder, read_json, remove_folder, write_json
 from .host import Host
 
 _log = logging.getLogger(__name__)
@@ -41,8 +44,13 @@ _DATA: Final = "data.mdb"
 _LOCK_TABLE: Final = "lock.mdb"
 _RUN: Final = "RUN"
 _CLEAN: Final = "CLEAN"
+_STARTS: Final = "STARTS"
+_DAMAGED: Final = "DAMAGED"
 _LOCK: Final = "LOCK"
-_MAX_PROOF_SIZE: Final = 4_096
+_ENV_OPTIONS: Final = {"max_dbs": 0, "readahead": False, "writemap": False, "meminit": True}
+MAX_STARTS: Final = 3
+"""Starts in a row that may end uncleanly, and before they proved themselves, until the state is no longer trusted."""
+_LEFTOVER: Final = re.compile(r"\.(new|old-\d+)")
 
 
 class Environment:
@@ -57,7 +65,7 @@ class Environment:
         map_size: int,
         max_readers: int,
         host: Host,
-        open_env: Callable[..., lmdb.Environment] = lmdb.open,
+        open_env: Callable[..., Any] = lmdb.open,
     ) -> None:
         self._lmdb_open = open_env
         self.path = path
@@ -71,6 +79,7 @@ class Environment:
         self._complete = False
         """An embedded database was made here: from then on a missing state is damage, not a first start."""
         self._env: lmdb.Environment | None = None
+        self._marked = False
 
     @property
     def env(self) -> lmdb.Environment:
@@ -95,13 +104,64 @@ class Environment:
             raise InvalidArgument(
                 f"{self.path} is on a network or user-space file system ({remote}); the store needs a local one"
             )
-        self._lock = _lock_folder(self.path / _LOCK)
+        self._lock = lock_folder(self.path / _LOCK)
         try:
+            if not self.durable:
+                self._remove_leftovers()
             self._open(force_rebuild)
         except BaseException:
             self._close_env()
             self._unlock()
             raise
+
+    def _remove_leftovers(self) -> None:
+        """Delete what a crash left of states that were prepared or given up: nothing of them is needed. Only of a
+        replica; beside an embedded database there may be anything."""
+        for sibling in self.path.parent.iterdir():
+            if sibling.name.startswith(self.path.name) and _LEFTOVER.fullmatch(sibling.name, len(self.path.name)):
+                remove_folder(sibling)
+
+    def open_copy(self, file: Path, *, rate: float) -> None:
+        """Make the folder, with a copy of a checkpoint's file in it, under a new uuid; at most `rate` bytes a second.
+        Raises ValueError if the file is not a whole state of this format; OSError."""
+        self._open_new(lambda: self._fill(file, rate))
+
+    def open_empty(self) -> None:
+        """Make the folder, with an empty state in it."""
+        self._open_new(self._fill_empty)
+
+    def _open_new(self, fill: Callable[[], None]) -> None:
+        remove_folder(self.path)
+        self.path.mkdir()
+        self._lock = lock_folder(self.path / _LOCK)
+        try:
+            self._begin_anew()
+            fill()
+            self._start_run()
+        except BaseException:
+            self.destroy()
+            raise
+
+    def _fill(self, file: Path, rate: float) -> None:
+        copy_file(file, self.path / _DATA, self._host, rate=rate)
+        self._open_env()
+        if self._read_state() is None:
+            raise DatabaseCorrupt(f"{file} holds no state")
+        with self.env.begin(write=True) as txn:
+            txn.put(records.UUID_KEY, self._uuid.encode())
+
+    def _fill_empty(self) -> None:
+        self._open_env()
+        self._create()
+
+    def move(self, target: Path) -> None:
+        """Rename the folder, open as it is."""
+        self.path.rename(target)
+        self.path = target
+
+    def sync_parent(self) -> None:
+        """Make the folder's name outlast a power cut."""
+        self._host.sync_file(self.path.parent)
 
     def _open(self, force_rebuild: bool) -> None:
         known = self._read_format()
@@ -116,12 +176,7 @@ class Environment:
         if self.durable:
             self._open_durable(known is not None, has_data)
             return
-        trusted = known is not None and has_data and not force_rebuild and self._proven()
-        if trusted:
-            self._open_env()
-            if not self._has_state():
-                self._close_env()
-                trusted = False
+        trusted = known is not None and has_data and not force_rebuild and self._proven() and self._open_trusted()
         if not trusted:
             self.rebuilt = known is not None
             if self.rebuilt:
@@ -132,6 +187,17 @@ class Environment:
         if not trusted:
             self._create()
 
+    def _open_trusted(self) -> bool:
+        """Open what is there; False if it turns out to be damaged or is not this folder's."""
+        try:
+            self._open_env()
+            if self._has_state():
+                return True
+        except Damaged as damage:
+            _log.warning("%s", damage)
+        self._close_env()
+        return False
+
     def _open_durable(self, known: bool, has_data: bool) -> None:
         """Open the embedded database, or make it; a first start that was cut off midway is made again."""
         if not known:
@@ -140,8 +206,12 @@ class Environment:
             raise DatabaseCorrupt(f"{self.path / _DATA} is missing: the database was here, and its data file is gone")
         if self._complete:
             self._refuse_cut_file()
-        self._open_env()
-        if not self._has_state():
+        try:
+            self._open_env()
+            found = self._has_state()
+        except Damaged as damage:
+            raise DatabaseCorrupt(str(damage)) from damage
+        if not found:
             if self._complete:
                 raise DatabaseCorrupt(f"{self.path / _DATA} does not belong to the {_FORMAT} file beside it")
             self._create()
@@ -152,7 +222,7 @@ class Environment:
     def _refuse_cut_file(self) -> None:
         """A data file never shrinks, so one that is smaller than when it was last closed was cut, e.g. by a copy that
         did not end. LMDB would map it all the same, and reading behind its end kills the process (SIGBUS)."""
-        clean, size = _read_json(self.path / _CLEAN), (self.path / _DATA).stat().st_size
+        clean, size = read_json(self.path / _CLEAN), (self.path / _DATA).stat().st_size
         known = clean.get("size") if clean is not None and clean.get("uuid") == self._uuid else None
         if isinstance(known, int) and size < known:
             raise DatabaseCorrupt(
@@ -165,43 +235,47 @@ class Environment:
                 str(self.path),
                 map_size=self._map_size,
                 max_readers=self._max_readers,
-                max_dbs=0,
                 sync=self.durable,
                 metasync=self.durable,
-                readahead=False,
-                writemap=False,
-                meminit=True,
+                **_ENV_OPTIONS,
             )
-        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
-            raise DatabaseCorrupt(f"{self.path / _DATA} is damaged: {error}") from error
+        except DAMAGE as error:
+            raise Damaged(f"{self.path / _DATA} is damaged: {error}") from error
         except lmdb.Error as error:
             raise StoreFault(f"cannot open {self.path} with a map of {self._map_size:,} bytes: {error}") from error
         # the data file's name must outlast a power cut as well as its content
         self._host.sync_file(self.path)
 
     def _has_state(self) -> bool:
-        """True if the environment holds a state of this format; raises DatabaseCorrupt for a newer one."""
+        """True if the environment holds this folder's state. Raises Damaged; DatabaseCorrupt for another format."""
+        own = self._read_state()
+        return own is not None and own == self._uuid.encode()
+
+    def _read_state(self) -> bytes | None:
+        """The uuid in the environment; None = there is no state in it. Raises as `_has_state`."""
         try:
             with self.env.begin() as txn:
-                row = txn.get(records.STATE_KEY)
-                own = txn.get(records.UUID_KEY)
-        except lmdb.Error as error:
-            raise DatabaseCorrupt(f"{self.path / _DATA} is damaged: {error}") from error
-        if row is not None:
-            self._check_format(records.state_format(row), _DATA)
-        return row is not None and own == self._uuid.encode()
+                row = checked.get(txn, records.STATE_KEY)
+                checked.get(txn, records.CLUSTER_KEY)
+                own = txn.get(records.UUID_KEY, b"")
+        except (Damaged, lmdb.Error) as error:
+            raise Damaged(f"{self.path / _DATA} is damaged: {error}") from error
+        if row is None:
+            return None
+        self._check_format(records.state_format(row), _DATA)
+        return own
 
     def _create(self) -> None:
         """The first transaction of a new environment."""
         with self.env.begin(write=True) as txn:
             txn.put(records.UUID_KEY, self._uuid.encode())
-            txn.put(records.STATE_KEY, records.pack_state(records.State()))
+            checked.put(txn, records.STATE_KEY, records.pack_state(records.State()))
 
     # ---- FORMAT
 
     def _read_format(self) -> str | None:
         """The environment's uuid; None = a new folder."""
-        fields = _read_json(self.path / _FORMAT)
+        fields = read_json(self.path / _FORMAT)
         if fields is None:
             if (self.path / _FORMAT).exists():
                 raise DatabaseCorrupt(f"{self.path / _FORMAT} cannot be read")
@@ -228,9 +302,7 @@ class Environment:
     def _begin_anew(self) -> None:
         """An empty folder with a new uuid. FORMAT goes last: before, the old uuid matches nothing that could be
         trusted."""
-        for name in (_CLEAN, _RUN):
-            self._remove(name)
-        for name in (_DATA, _LOCK_TABLE):
+        for name in (_CLEAN, _RUN, _DATA, _LOCK_TABLE, _STARTS, _DAMAGED):  # the proofs first, the doubts last
             self._remove(name)
         self._uuid = self._host.new_uuid()
         self._write_format()
@@ -247,13 +319,18 @@ class Environment:
     # ---- RUN and CLEAN
 
     def _proven(self) -> bool:
-        """True if everything that was ever written to the data file can be read back."""
+        """True if everything that was ever written to the data file can be read back, and nothing speaks against what
+        is in it."""
         data = self.path / _DATA
-        clean = _read_json(self.path / _CLEAN)
-        run = _read_json(self.path / _RUN)
+        if (self.path / _DAMAGED).exists():
+            return False
+        clean = read_json(self.path / _CLEAN)
+        run = read_json(self.path / _RUN)
         if clean is None or clean != self._clean_fields():
             now = self._run_fields()
             if now is None or run != now:
+                return False
+            if not self._count_start():
                 return False
         try:
             self._host.sync_file(data)
@@ -261,6 +338,35 @@ class Environment:
             _log.warning("cannot sync %s: %s", data, error)
             return False
         return True
+
+    def _count_start(self) -> bool:
+        """Count a start after an unclean end; False if there were too many in a row that did not prove themselves. Only
+        what is known for certain counts: a damaged counter means that something is wrong here."""
+        fields = read_json(self.path / _STARTS)
+        if fields is None and not (self.path / _STARTS).exists():
+            fields = {"count": 0}
+        count = None if fields is None else fields.get("count")
+        if not isinstance(count, int) or count >= MAX_STARTS:
+            _log.warning("%s starts in a row ended early", count)
+            return False
+        self._write(_STARTS, {"count": count + 1})
+        return True
+
+    def proved_good(self) -> None:
+        """The run has gone well for long enough: earlier unclean ends are forgiven."""
+        if (self.path / _STARTS).exists():
+            self._remove(_STARTS)
+
+    def mark_damaged(self, what: str) -> None:
+        """Leave a durable mark that the state is damaged. An embedded database has nothing to be rebuilt from, and gets
+        none."""
+        if self.durable or self._marked:
+            return
+        self._marked = True
+        try:
+            self._write(_DAMAGED, {"what": what})
+        except OSError as error:
+            _log.warning("cannot mark %s as damaged: %s", self.path, error)
 
     def _clean_fields(self) -> dict[str, object]:
         """What CLEAN holds. The size, because opening a copy that was cut short could end in a SIGBUS."""
@@ -288,12 +394,7 @@ class Environment:
     # ---- files
 
     def _write(self, name: str, fields: dict[str, object]) -> None:
-        """Write a small file, whole or not at all, durably."""
-        target, draft = self.path / name, self.path / (name + ".new")
-        draft.write_text(json.dumps(fields) + "\n", "ascii")
-        self._host.sync_file(draft)
-        draft.replace(target)
-        self._host.sync_file(self.path)
+        write_json(self.path, name, fields, self._host)
 
     def _remove(self, name: str) -> None:
         """Remove a file, durably."""
@@ -309,10 +410,17 @@ class Environment:
                 self._env.sync(True)
             self._close_env()
             if clean:
+                self.proved_good()
                 self._write(_CLEAN, self._clean_fields())
         finally:
             self._close_env()
             self._unlock()
+
+    def destroy(self) -> None:
+        """Close without a sync, and delete the folder."""
+        self._close_env()
+        remove_folder(self.path)
+        self._unlock()
 
     def _close_env(self) -> None:
         if self._env is not None:
@@ -323,32 +431,3 @@ class Environment:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _lock_folder(path: Path) -> int:
-    """Take the folder for this process; the descriptor holds the lock. DatabaseLocked if another one, or this one, has
-    it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.read(descriptor, 32).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-            raise
-        holder = "this process" if owner == str(os.getpid()) else f"process {owner}" if owner else "another process"
-        raise DatabaseLocked(f"{path.parent} is open in {holder}: a database has one owner at a time") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-    return descriptor
-
-
-def _read_json(path: Path) -> dict[str, object] | None:
-    """The fields of a small file; None if it is missing or is not a JSON object."""
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        if path.stat().st_size > _MAX_PROOF_SIZE:
-            return None
-        fields = json.loads(path.read_text("ascii"))
-        if isinstance(fields, dict):
-            return fields
-    return None

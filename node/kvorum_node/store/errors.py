@@ -1,9 +1,32 @@
 """What can go wrong in the store, apart from what is a result."""
 
+from typing import Final
+
+import lmdb
+
 
 class StoreFault(Exception):
     """The store cannot go on without risking that this node differs from the others: the process must stop. The message
     is for the operator."""
+
+
+class Damaged(StoreFault):
+    """The data file does not hold what was written to it. A replica's next start will not trust it."""
+
+
+DAMAGE: Final = (
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
+"""What LMDB raises where its own structure is damaged; the program makes none of the mistakes that some of them could
+also mean."""
 
 
 class Refused(Exception):

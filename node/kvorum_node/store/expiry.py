@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from kvorum.limits import SWEEP_LIMIT
 
-from . import keyspace
+from . import checked, keyspace
 from .records import EXPIRY
+from .trie import ROOT
 
 if TYPE_CHECKING:
     import lmdb
@@ -32,12 +33,13 @@ def sweep(entry: "Entry", limit: int) -> Generator[None, None, int]:
     # collected first: deleting a key also deletes its index row, from under the cursor
     with entry.rows.txn.cursor() as cursor:
         if cursor.set_range(EXPIRY):
-            for name, key in cursor.iternext(keys=True, values=True):
+            for name, stored in cursor.iternext(keys=True, values=True):
                 if name >= after or len(due) == limit:
                     break
-                due.append(key)
+                due.append(checked.unseal(name, stored))
     for key in due:
-        keyspace.delete(entry, key)
+        if not keyspace.delete(entry, key):
+            raise checked.missing(ROOT + key)
         if entry.spend():
             yield
     return len(due)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
+from . import checked
 from .records import EXPIRES, expiry_index_key
-from .trie import CHUNK, ROOT, locate, place, prune
+from .trie import CHUNK, ROOT, locate, make_place, prune
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -13,8 +14,8 @@ _HEADS: Final = tuple(bytes((encoding,)) for encoding in range(EXPIRES))
 
 
 def read_row(rows: "Rows", key: bytes) -> bytes | None:
-    name = locate(rows.txn, key)
-    return None if name is None else rows.txn.get(name)
+    place = locate(rows.txn, key)
+    return None if place is None else rows.read(place, ROOT + key)
 
 
 def write(entry: "Entry", key: bytes, encoding: int, value: bytes, stamp: bytes) -> None:
@@ -30,31 +31,31 @@ def write_expiring(
     head = bytes((encoding | EXPIRES,)) + stamp + expire_at_ms.to_bytes(8, "big") + number.to_bytes(2, "big")
     row = head + value
     _write_row(entry.rows, key, row)
-    entry.rows.txn.put(expiry_index_key(row), key)
+    checked.put(entry.rows.txn, expiry_index_key(row), key)
     entry.result.changed_keys.append(key)
     entry.note_expiry(expire_at_ms)
 
 
 def _write_row(rows: "Rows", key: bytes, row: bytes) -> None:
     name = ROOT + key
-    old = rows.swap(name if len(key) <= CHUNK else place(rows, key), name, row)
+    old = rows.swap(name if len(key) <= CHUNK else make_place(rows, key), name, row)
     if old is None:
         rows.keys += 1
     elif old[0] & EXPIRES:
-        rows.txn.delete(expiry_index_key(old))
+        checked.delete_index(rows.txn, expiry_index_key(old))
 
 
 def delete(entry: "Entry", key: bytes) -> bool:
     """Delete a row; False if there is none. The key counts as touched either way: a watch hears of each mutation."""
     rows = entry.rows
     entry.result.changed_keys.append(key)
-    name = locate(rows.txn, key)
-    old = None if name is None else rows.take(name, ROOT + key)
+    place = locate(rows.txn, key)
+    old = None if place is None else rows.take(place, ROOT + key)
     if old is None:
         return False
     rows.keys -= 1
     if old[0] & EXPIRES:
-        rows.txn.delete(expiry_index_key(old))
+        checked.delete_index(rows.txn, expiry_index_key(old))
     if len(key) > CHUNK:
         prune(rows, key)
     return True

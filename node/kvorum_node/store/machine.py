@@ -7,33 +7,36 @@ leaves nothing. Applying is a generator that yields between slices of bounded wo
 after the transaction was committed.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import lmdb
 from google.protobuf.message import DecodeError
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.seams import PreparedState, StateFacts
 
-from . import expiry, queues, records, sessions, trie
+from . import checked, expiry, queues, records, scrubbing, sessions
 from .commits import execute, execute_parts
 from .entry import Entry
 from .environment import Environment
-from .errors import StoreFault
+from .errors import DAMAGE, Damaged, StoreFault
+from .home import COPY_RATE, Home, Space, pages_in_use, run_in_thread
 from .host import Host, LinuxHost
+from .images import Image, Prepared
 from .reads import Snapshot
-from .records import CLUSTER_KEY, DATA_VERSION, HASH_MASK, HASHED_TABLES, MAX_NUMBER, STATE_KEY, Refusal
+from .records import CLUSTER_KEY, DATA_VERSION, MAX_NUMBER, QUARANTINED, STATE_KEY, Refusal
 from .results import ApplyResult, LeaseInfo
-from .rows import Rows, row_hash
+from .rows import Rows
 from .sessions import Sessions
-
-if TYPE_CHECKING:
-    import lmdb
 
 _DONE: Final = int(pb.OUTCOME_DONE)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
 _TOO_MANY: Final[Refusal] = (_INVALID, (), "the entry holds too many commits")
+_QUARANTINED: Final[Refusal] = (_INVALID, (), "quarantined by the operator")
 _MAX_STAMP_BASE: Final = 1 << 62
 _SLICE: Final = 256
 """Small commits in one slice of apply: about 2.5 ms."""
@@ -50,15 +53,24 @@ class Store:
     meanwhile, and sees the state between two entries.
     """
 
-    def __init__(self, environment: Environment, slice_size: int) -> None:
-        self._environment = environment
+    def __init__(self, home: Home, slice_size: int, quarantine: frozenset[tuple[int, int]] = frozenset()) -> None:
+        self._home = home
         self._slice = slice_size
+        self._quarantine = {
+            index: frozenset(number for other, number in quarantine if other == index) for index, _ in quarantine
+        }
         self._sessions = Sessions()
-        with environment.env.begin() as txn:
-            row = txn.get(STATE_KEY)
-            cluster = txn.get(CLUSTER_KEY)
+        self._applying = False
+        self._load()
+
+    def _load(self) -> None:
+        """Begin where the environment stands."""
+        with self._reading() as txn:
+            row = checked.get(txn, STATE_KEY)
+            cluster = checked.get(txn, CLUSTER_KEY)
         self._state = records.State() if row is None else records.unpack_state(row)
         self._cluster = (b"", 0) if cluster is None else records.unpack_cluster(cluster)
+        self._sessions.forget()
 
     @classmethod
     def open(
@@ -70,29 +82,38 @@ class Store:
         max_readers: int = 512,
         force_rebuild: bool = False,
         slice_commits: int = _SLICE,
+        quarantine: frozenset[tuple[int, int]] = frozenset(),
         host: Host | None = None,
-        open_env: "Callable[..., lmdb.Environment] | None" = None,
+        open_env: Callable[..., lmdb.Environment] | None = None,
+        run_aside: Callable[[Callable[[], None]], None] = run_in_thread,
     ) -> "Store":
         """Open or create the state in folder `path`.
 
         durable=True syncs each entry: an embedded database, which is its own truth. durable=False does not: a replica,
         whose truth is the log; unless it is proven that nothing was lost, its state is deleted and `rebuilt` is True
         (`force_rebuild` does so at will). `map_size` bounds the state's size in bytes and never grows while it is open.
-        `open_env` replaces `lmdb.open` in simulations.
+        `quarantine` names commits, (index of the entry, number in it), that are answered with INVALID and not executed;
+        it must be the same on all nodes when they apply that entry. `open_env` replaces `lmdb.open` in simulations,
+        `run_aside` the thread that deletes a state that was replaced.
 
         Errors: DatabaseLocked, DatabaseCorrupt, InvalidArgument (of `kvorum.errors`), StoreFault, OSError.
         """
         if durable and force_rebuild:
             raise ValueError("an embedded database has no log to be rebuilt from")
-        other: dict[str, Any] = {} if open_env is None else {"open_env": open_env}
-        environment = Environment(
-            path, durable=durable, map_size=map_size, max_readers=max_readers, host=host or LinuxHost(), **other
-        )
-        environment.open(force_rebuild=force_rebuild)
+        host = host or LinuxHost()
+        opener = lmdb.open if open_env is None else open_env
+
+        def make(folder: Path) -> Environment:
+            return Environment(
+                folder, durable=durable, map_size=map_size, max_readers=max_readers, host=host, open_env=opener
+            )
+
+        home = Home(path, make, opener, run_aside)
+        home.environment.open(force_rebuild=force_rebuild)
         try:
-            return cls(environment, slice_commits)
+            return cls(home, slice_commits, quarantine)
         except BaseException:
-            environment.close(clean=False)
+            home.close(clean=False)
             raise
 
     # ---- where it stands
@@ -127,61 +148,81 @@ class Store:
 
     def recompute_hash(self) -> bytes:
         """The content hash, from all rows: as slow as the state is large. Equals `state_hash()`, or the state is
-        damaged."""
-        total = 0
-        with self._env.begin() as txn:
-            for key, row in trie.scan(txn):
-                total += row_hash(trie.ROOT + key, row)
-            cluster = txn.get(CLUSTER_KEY)
-            if cluster is not None:
-                total += row_hash(CLUSTER_KEY, cluster)
-            for table in HASHED_TABLES:
-                with txn.cursor() as cursor:
-                    if cursor.set_range(table):
-                        for name, row in cursor.iternext(keys=True, values=True):
-                            if not name.startswith(table):
-                                break
-                            total += row_hash(name, row)
-        return (total & HASH_MASK).to_bytes(16, "big")
+        damaged. Raises StoreFault where a row is."""
+        with self._reading() as txn:
+            return scrubbing.content_hash(txn)
+
+    def scrub(self, rows: int) -> Iterator[int]:
+        """Read everything that is in the state now, and check it: each row against its checksum, indexes against what
+        they index, all together against the content hash. Yields the number of rows looked at so far, after each `rows`
+        rows; other work may be done in between, but all of it holds one read transaction, so close the iterator if it
+        is given up. Raises StoreFault if anything is damaged or missing."""
+        with self._reading() as txn:
+            yield from scrubbing.scrub(txn, rows)
+
+    def proved_good(self) -> None:
+        """To be called once a run has gone well for a while (a minute): until then, an unclean end counts against the
+        state, which is no longer trusted after three in a row. OSError."""
+        self._environment.proved_good()
 
     @property
-    def _env(self) -> "lmdb.Environment":
-        return self._environment.env
+    def _environment(self) -> Environment:
+        return self._home.environment
+
+    @property
+    def _env(self) -> lmdb.Environment:
+        return self._home.environment.env
 
     # ---- reads
 
     def snapshot(self) -> Snapshot:
         """A read transaction; use it with `with`."""
-        return Snapshot(self._env)
+        return Snapshot(self._home.enter())
+
+    @contextmanager
+    def _reading(self) -> "Iterator[lmdb.Transaction[bytes]]":
+        """A read transaction; errors of LMDB and damage in it come out as StoreFault."""
+        holder = self._home.enter()
+        with Snapshot(holder) as snapshot:
+            try:
+                yield snapshot.txn
+            except (lmdb.Error, Damaged) as error:
+                raise holder.judge(error) from error
 
     def next_expiry_ms(self) -> int | None:
         """Earliest expiry in the state, Unix milliseconds."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return expiry.next_expiry(txn)
 
     def next_due_ms(self, queue: str) -> int | None:
         """Earliest due time among the ready and scheduled messages of a queue, Unix milliseconds."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return queues.next_due(txn, queue)
 
     def leases(self) -> list[LeaseInfo]:
         """Every leased message, in order of message ids."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return queues.leases(txn)
 
     def delivery(self, message_id: bytes, lease_id: bytes) -> pb.Delivery | None:
         """What a consumer was given with a lease, to be pushed again; None if it is not the message's current lease."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return queues.held_delivery(txn, message_id, lease_id)
 
     def session_ids(self) -> list[bytes]:
         """Ids of all sessions, oldest first."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return sessions.session_ids(txn)
+
+    def quarantined(self) -> list[tuple[int, int]]:
+        """Commits that were not executed because the operator quarantined them: index of the entry, number in it."""
+        with self._reading() as txn:
+            names = [name[1:] for name, _ in checked.table(txn, QUARANTINED)]
+        return [(int.from_bytes(name[:8], "big"), int.from_bytes(name[8:], "big")) for name in names]
 
     def session_exists(self, session: bytes) -> bool:
         """Whether a session is open."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return sessions.is_open(txn, session)
 
     def statistics(self) -> dict[str, float]:
@@ -195,6 +236,7 @@ class Store:
             "rows": stat["entries"],
             "tree_depth": stat["depth"],
             "readers": info["num_readers"],
+            "snapshots": self._home.live.users,
             "keys": state.keys,
             "messages": state.messages,
             "sessions": state.sessions,
@@ -205,7 +247,46 @@ class Store:
     def close(self, *, clean: bool = True) -> None:
         """Sync and close; idempotent. An entry that is being applied is given up. `clean=False` leaves the folder as a
         kill would."""
-        self._environment.close(clean=clean)
+        self._home.close(clean=clean)
+
+    # ---- whole states (see `kvorum_raft.seams.StateMachine`)
+
+    def size(self) -> int:
+        """Bytes that a checkpoint would take, about: the pages in use, without the free ones."""
+        return pages_in_use(self._env) * self._env.stat()["psize"]
+
+    def space(self) -> Space:
+        """How much of the map is used. Whoever writes must refuse growth while it is `low`: a full map is a fault."""
+        return self._home.space()
+
+    def image(self) -> Image:
+        """Hold the state as it is now, until the image is closed; it outlives an `adopt`. Its `copy_to` may run in
+        another thread."""
+        return self._home.image()
+
+    def inspect(self, file: Path) -> StateFacts:
+        """What is in a file that `Image.copy_to` has written. Not for the event loop. Raises ValueError if it is not a
+        whole state of this format."""
+        return self._home.inspect(file)
+
+    def prepare(self, file: Path, *, rate: float = COPY_RATE) -> Prepared:
+        """Copy such a file to a folder beside the live state, at `rate` bytes a second at most where the file system
+        cannot share the blocks. Not for the event loop. Raises ValueError, OSError."""
+        return self._home.prepare(file, rate)
+
+    def adopt(self, prepared: PreparedState) -> None:
+        """From now on this is the state, wherever it stands. Called between two entries; quick. Snapshots and images of
+        the one before stay whole; when the last of them is closed, it is deleted. Raises StoreFault, ValueError."""
+        if self._applying:
+            raise StoreFault("a state was to be replaced in the middle of an entry")
+        if not isinstance(prepared, Prepared):
+            raise ValueError("the state was not prepared by this store")
+        self._home.adopt(prepared)
+        self._load()
+
+    def discard_state(self) -> None:
+        """Throw the state away: begin at index 0, with nothing. Quick. Raises StoreFault, OSError."""
+        self.adopt(self._home.prepare_empty())
 
     # ---- apply
 
@@ -233,17 +314,22 @@ class Store:
         time_ms = max(time_ms, state.time_ms)
         txn = self._env.begin(write=True)
         committed = False
+        self._applying = True
         try:
             rows = Rows(txn, state)
-            entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice)
+            skipped = self._quarantine.get(index, frozenset())
+            entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice, skipped)
             if payload:
                 yield from self._run(entry, payload)
             state = rows.state(index, time_ms)
-            txn.put(STATE_KEY, records.pack_state(state))
-            cluster = txn.get(CLUSTER_KEY)
+            checked.put(txn, STATE_KEY, records.pack_state(state))
+            cluster = checked.get(txn, CLUSTER_KEY)
             txn.commit()
             committed = True
+        except (Damaged, *DAMAGE) as error:
+            raise self._home.live.judge(error) from error
         finally:
+            self._applying = False
             if not committed:
                 self._sessions.forget()
                 if rows.txn is not txn:
@@ -281,7 +367,9 @@ class Store:
 
     def _command(self, entry: Entry, kind: str | None, command: pb.Command, number: int) -> Generator[None, None, Any]:
         """A command other than writes; returns its output."""
-        if number > MAX_NUMBER:
+        if number in entry.skipped:
+            entry.skip(number)
+        if number > MAX_NUMBER or number in entry.skipped:
             return {"open_session": b"", "sweep": 0, "lease": 0}.get(kind or "")
         if kind == "open_session":
             return self._sessions.open(entry, command.open_session.client, entry.stamp(number))
@@ -312,7 +400,7 @@ class Store:
 
     def _writes(self, entry: Entry, group: pb.WriteGroup) -> Generator[None, None, pb.ResultGroup]:
         """A group of writes of one session, in order."""
-        session, prefix = group.session, entry.prefix
+        session, prefix, skipped = group.session, entry.prefix, entry.skipped
         answers = pb.ResultGroup(session=session, stamp_prefix=prefix)
         add = answers.results.add
         log = self._sessions.enter(entry.rows, session, group.ack_below) if session else None
@@ -332,7 +420,11 @@ class Store:
             if answer is not None:
                 answers.results.append(answer)
             else:
-                refusal = execute(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
+                if number in skipped:
+                    entry.skip(number)
+                    refusal: Refusal | pb.AtomicWrite | None = _QUARANTINED
+                else:
+                    refusal = execute(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
                 result = add(seq=seq, outcome=_DONE, number=number)
                 if refusal is not None:
                     if isinstance(refusal, pb.AtomicWrite):

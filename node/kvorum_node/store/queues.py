@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import DEFAULT_BACKOFF, MAX_CREDITS, MAX_QUEUE_NAME_SIZE, MAX_WRITE_KEY_SIZE
 
-from . import keyspace, records
+from . import checked, keyspace, records
 from .errors import Refused
 from .records import LEASED, MAX_DURATION, MAX_NUMBER, MESSAGE, MESSAGE_ID_SIZE, PAYLOAD, READY, Message, Payload
 from .results import Grant, LeaseInfo
@@ -84,8 +84,8 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
     if len(name) > MAX_QUEUE_NAME_SIZE:
         return 0
     ready = _ready(entry, name, min(command.count, MAX_CREDITS))
-    for message_id in ready:
-        _grant(entry, message_id, command)
+    for index_key in ready:
+        _grant(entry, index_key, command)
         if entry.spend():
             yield
     return len(ready)
@@ -116,18 +116,19 @@ def _held(entry: "Entry", message_id: bytes, lease_id: bytes) -> Message | None:
 
 
 def _message(txn: "lmdb.Transaction[bytes]", message_id: bytes) -> Message | None:
-    row = txn.get(MESSAGE + message_id) if len(message_id) == MESSAGE_ID_SIZE else None
+    row = checked.get(txn, MESSAGE + message_id) if len(message_id) == MESSAGE_ID_SIZE else None
     return None if row is None else records.unpack_message(row)
 
 
 def _payload(txn: "lmdb.Transaction[bytes]", message_id: bytes) -> Payload:
-    row = txn.get(PAYLOAD + message_id)
-    assert row is not None, "a message without a payload row"
+    row = checked.get(txn, PAYLOAD + message_id)
+    if row is None:
+        raise checked.missing(PAYLOAD + message_id)
     return records.unpack_payload(row)
 
 
 def _ready(entry: "Entry", queue: bytes, count: int) -> list[bytes]:
-    """Ids of the first messages that are due. Collected before they are touched: granting deletes their index rows."""
+    """Index rows of the first messages that are due. Collected before they are touched: granting deletes them."""
     prefix = records.ready_prefix(queue)
     after = prefix + (entry.time_ms + 1).to_bytes(8, "big")
     found: list[bytes] = []
@@ -136,19 +137,21 @@ def _ready(entry: "Entry", queue: bytes, count: int) -> list[bytes]:
             for name in cursor.iternext(keys=True, values=False):
                 if name >= after:
                     break
-                found.append(name[-MESSAGE_ID_SIZE:])
+                found.append(name)
                 if len(found) == count:
                     break
     return found
 
 
-def _grant(entry: "Entry", message_id: bytes, command: pb.Lease) -> None:
+def _grant(entry: "Entry", index_key: bytes, command: pb.Lease) -> None:
     rows = entry.rows
+    message_id = index_key[-MESSAGE_ID_SIZE:]
     message = _message(rows.txn, message_id)
-    assert message is not None, "a ready index row without a message"
+    if message is None or message.lease_id or records.ready_key(message_id, message) != index_key:
+        raise checked.damaged(index_key)  # index rows have no checksum of their own
     lease_id = entry.prefix + entry.leases.to_bytes(4, "big")
     entry.leases += 1
-    rows.txn.delete(records.ready_key(message_id, message))
+    rows.txn.delete(index_key)
     leased = Message(message.queue, message.due_ms, message.attempt + 1, lease_id, command.consumer, command.session)
     rows.put(MESSAGE + message_id, records.pack_message(leased))
     rows.txn.put(LEASED + message_id, b"")
@@ -157,7 +160,7 @@ def _grant(entry: "Entry", message_id: bytes, command: pb.Lease) -> None:
 
 
 def _end_lease(entry: "Entry", message_id: bytes, message: Message) -> None:
-    entry.rows.txn.delete(LEASED + message_id)
+    checked.delete_index(entry.rows.txn, LEASED + message_id)
     entry.result.ended.append(message.lease_id)
 
 
@@ -240,7 +243,8 @@ def leases(txn: "lmdb.Transaction[bytes]") -> list[LeaseInfo]:
                 if not name.startswith(LEASED):
                     break
                 message = _message(txn, name[1:])
-                assert message is not None, "a leased set row without a message"
+                if message is None or not message.lease_id:
+                    raise checked.damaged(name)
                 queue = message.queue.decode()
                 found.append(
                     LeaseInfo(name[1:], message.lease_id, queue, message.session, message.consumer, message.attempt)

@@ -7,8 +7,9 @@ import lmdb
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from . import records, trie
-from .errors import StoreFault
+from . import checked, records, trie
+from .errors import Damaged
+from .holders import Holder
 from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
 
 _LAST_NUMBER = b"\xff\xff"
@@ -22,10 +23,6 @@ def make_entry(key: bytes, row: bytes) -> pb.KvEntry:
     return pb.KvEntry(key=key, value=row[11:], encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
 
 
-def _damaged(error: lmdb.Error) -> StoreFault:
-    return StoreFault(f"the data file is damaged: {error}")
-
-
 class Snapshot:
     """The state as one entry left it: an LMDB read transaction, so close it soon (it is a context manager).
 
@@ -33,11 +30,20 @@ class Snapshot:
     Not for use by two threads at once; any one thread will do.
     """
 
-    __slots__ = ("_get", "_txn")
+    __slots__ = ("_get", "_holder", "_open", "txn")
 
-    def __init__(self, env: "lmdb.Environment") -> None:
-        self._txn: lmdb.Transaction[bytes] = env.begin()
-        self._get = self._txn.get
+    def __init__(self, holder: Holder) -> None:
+        """The caller has entered the holder; closing leaves it."""
+        self._holder = holder
+        try:
+            self.txn: lmdb.Transaction[bytes] = holder.env.begin()
+        except BaseException as error:
+            holder.leave()
+            if isinstance(error, lmdb.Error):
+                raise holder.judge(error) from error
+            raise
+        self._open = True
+        self._get = self.txn.get
 
     def __enter__(self) -> "Snapshot":
         return self
@@ -45,10 +51,13 @@ class Snapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._txn.abort()
+        self.close()
 
     def close(self) -> None:
-        self._txn.abort()
+        if self._open:
+            self._open = False
+            self.txn.abort()
+            self._holder.leave()
 
     @property
     def applied_index(self) -> int:
@@ -58,25 +67,31 @@ class Snapshot:
     @property
     def versionstamp(self) -> bytes:
         """10 bytes; at or above the versionstamps of all rows in the snapshot, below those of all later ones."""
-        cluster = self._get(CLUSTER_KEY)
+        cluster = self._checked(CLUSTER_KEY)
         base = 0 if cluster is None else records.unpack_cluster(cluster)[1]
         return (self._state().applied_index + base).to_bytes(8, "big") + _LAST_NUMBER
 
     def _state(self) -> records.State:
-        row = self._get(STATE_KEY)
+        row = self._checked(STATE_KEY)
         return records.State() if row is None else records.unpack_state(row)
+
+    def _checked(self, name: bytes) -> bytes | None:
+        try:
+            return checked.get(self.txn, name)
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
 
     def get(self, key: bytes) -> pb.KvEntry:
         """The key's row; its versionstamp is empty if there is none."""
         try:
-            if len(key) <= trie.CHUNK:
-                row = self._get(trie.ROOT + key)
-            else:
-                name = trie.locate(self._txn, key)
-                row = None if name is None else self._get(name)
-        except lmdb.Error as error:
-            raise _damaged(error) from error
-        return pb.KvEntry(key=key) if row is None else make_entry(key, row)
+            name = trie.ROOT + key
+            place = name if len(key) <= trie.CHUNK else trie.locate(self.txn, key)
+            stored = None if place is None else self._get(place)
+            if stored is None:
+                return pb.KvEntry(key=key)
+            return make_entry(key, checked.unseal(name, stored))
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
 
     def range(self, selected: pb.ReadRange) -> list[pb.KvEntry]:
         """The rows of start <= key < end, at most `limit` (0 = none), in descending order with `reverse`. Empty if
@@ -89,16 +104,20 @@ class Snapshot:
         if not left:
             return
         try:
-            for key, row in trie.scan(self._txn, selected.start, selected.end, reverse=selected.reverse):
+            for key, row in trie.scan(self.txn, selected.start, selected.end, reverse=selected.reverse):
                 yield make_entry(key, row)
                 left -= 1
                 if not left:
                     return
-        except lmdb.Error as error:
-            raise _damaged(error) from error
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
 
     def expire_at_ms(self, key: bytes) -> int | None:
         """When a sweep may delete the key, Unix milliseconds; None = never, or there is no such key."""
-        name = trie.locate(self._txn, key)
-        row = None if name is None else self._get(name)
+        try:
+            place = trie.locate(self.txn, key)
+            stored = None if place is None else self._get(place)
+            row = None if stored is None else checked.unseal(trie.ROOT + key, stored)
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
         return None if row is None or not row[0] & EXPIRES else int.from_bytes(row[11:19], "big")

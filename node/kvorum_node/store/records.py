@@ -1,10 +1,11 @@
-"""Formats of keys and rows in the state environment. Data format 1.
+"""Formats of keys and rows in the state environment. Data format 2.
 
 One LMDB tree holds everything. User keys live below namespaces whose first byte is 00 (see `trie`), all else below a
 table byte of 80 and up, so the two never meet. One tree and not a named database for each table: every tree that an
 entry touches costs its own path of dirty pages at commit. Integers are big-endian, so that byte order is numeric order.
 There is no version byte in the rows: the folder and the state row carry the format's version, and no row of another
-version is ever read.
+version is ever read. What is described here is the row without its checksum (see `checked`), which all rows have but
+those of READY and LEASED, which are empty, and the uuid.
 
 Rows are packed by hand and not as protobuf, because the content hash covers their bytes, and protobuf promises no
 canonical form.
@@ -13,7 +14,7 @@ canonical form.
 import struct
 from typing import Final, NamedTuple
 
-DATA_FORMAT: Final = 1
+DATA_FORMAT: Final = 2
 """Format of everything in this module and of the content hash."""
 DATA_VERSION: Final = 1
 """Newest apply semantics known; an entry that relies on newer ones stops the node.
@@ -27,13 +28,14 @@ change freely."""
 META: Final = b"\x80"
 SESSION: Final = b"\x90"
 RESULT: Final = b"\x91"
+QUARANTINED: Final = b"\x92"
 PAYLOAD: Final = b"\xa0"
 MESSAGE: Final = b"\xa1"
 READY: Final = b"\xa2"
 LEASED: Final = b"\xa3"
 EXPIRY: Final = b"\xb0"
 
-HASHED_TABLES: Final = (SESSION, RESULT, PAYLOAD, MESSAGE)
+HASHED_TABLES: Final = (SESSION, RESULT, QUARANTINED, PAYLOAD, MESSAGE)
 """Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED and EXPIRY
 follow from the others."""
 
@@ -123,6 +125,13 @@ def value_of(row: bytes) -> tuple[int, bytes]:
     if kind & EXPIRES:
         return kind ^ EXPIRES, row[_EXPIRING_VALUE_AT:]
     return kind, row[_VALUE_AT:]
+
+
+# ---- commits that were skipped: QUARANTINED ‖ index of the entry ‖ number → nothing
+
+
+def quarantined_key(index: int, number: int) -> bytes:
+    return QUARANTINED + index.to_bytes(8, "big") + number.to_bytes(2, "big")
 
 
 # ---- sessions: SESSION ‖ id → lowest seq that may come, time of opening, name

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_SESSIONS, SESSION_WINDOW
 
-from . import records
+from . import checked, records
 from .records import RESULT, SESSION, STAMP_SIZE, Refusal, StoredResult
 
 if TYPE_CHECKING:
@@ -237,27 +237,12 @@ def _load(rows: "Rows", session: bytes) -> SessionLog | None:
 
 def _result_rows(txn: "lmdb.Transaction[bytes]", session: bytes) -> list[tuple[bytes, bytes]]:
     """At most one for each seq of the window."""
-    prefix = RESULT + session
-    found: list[tuple[bytes, bytes]] = []
-    with txn.cursor() as cursor:
-        if cursor.set_range(prefix):
-            for name, row in cursor.iternext(keys=True, values=True):
-                if not name.startswith(prefix):
-                    break
-                found.append((name, row))
-    return found
+    return list(checked.table(txn, RESULT + session))
 
 
 def is_open(txn: "lmdb.Transaction[bytes]", session: bytes) -> bool:
-    return len(session) == STAMP_SIZE and txn.get(SESSION + session) is not None
+    return len(session) == STAMP_SIZE and checked.get(txn, SESSION + session) is not None
 
 
 def session_ids(txn: "lmdb.Transaction[bytes]") -> list[bytes]:
-    found: list[bytes] = []
-    with txn.cursor() as cursor:
-        if cursor.set_range(SESSION):
-            for name in cursor.iternext(keys=True, values=False):
-                if not name.startswith(SESSION):
-                    break
-                found.append(name[1:])
-    return found
+    return [name[len(SESSION) :] for name, _ in checked.table(txn, SESSION)]

@@ -11,8 +11,12 @@ keys (no order); escaping keys so that they sort in several rows (each short key
 length comparison.
 """
 
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+from . import checked
+from .checked import RESIDUE, SEAL_SIZE
 
 if TYPE_CHECKING:
     import lmdb
@@ -25,6 +29,8 @@ _NODE: Final = b"\x01"
 _AFTER_NODE: Final = b"\x02"
 _NODE_SIZE: Final = 8 + CHUNK + 1
 
+_crc32 = zlib.crc32
+
 
 def locate(txn: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
     """The LMDB key under which the user key is, if it is there at all; None = certainly absent."""
@@ -32,23 +38,23 @@ def locate(txn: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
         return ROOT + key
     namespace = ROOT
     while len(key) > CHUNK:
-        child = txn.get(namespace + key[:CHUNK] + _NODE)
+        child = checked.get(txn, namespace + key[:CHUNK] + _NODE)
         if child is None:
             return None
         namespace, key = child, key[CHUNK:]
     return namespace + key
 
 
-def place(rows: "Rows", key: bytes) -> bytes:
+def make_place(rows: "Rows", key: bytes) -> bytes:
     """The LMDB key under which the user key is to be written; makes the nodes that lead there."""
     namespace = ROOT
     while len(key) > CHUNK:
         node = namespace + key[:CHUNK] + _NODE
-        child = rows.txn.get(node)
+        child = checked.get(rows.txn, node)
         if child is None:
             child = rows.next_namespace.to_bytes(8, "big")
             rows.next_namespace += 1
-            rows.txn.put(node, child)
+            checked.put(rows.txn, node, child)
         namespace, key = child, key[CHUNK:]
     return namespace + key
 
@@ -59,7 +65,7 @@ def prune(rows: "Rows", key: bytes) -> None:
     namespace = ROOT
     while len(key) > CHUNK:
         node = namespace + key[:CHUNK] + _NODE
-        child = rows.txn.get(node)
+        child = checked.get(rows.txn, node)
         if child is None:
             break
         nodes.append((node, child))
@@ -98,6 +104,14 @@ def _below(node: bytes, start: bytes, end: bytes | None) -> tuple[bytes, bytes |
     return inner_start, inner_end
 
 
+def _row(prefix: bytes, name: bytes, stored: bytes) -> tuple[bytes, bytes]:
+    """The user key and its row; raises Damaged. Below the root, the row's logical name is not its LMDB key."""
+    key = prefix + name[8:]
+    if _crc32(stored, _crc32(ROOT + key)) != RESIDUE:
+        raise checked.damaged(ROOT + key)
+    return key, stored[:-SEAL_SIZE]
+
+
 def _ascend(
     txn: "lmdb.Transaction[bytes]", start: bytes, end: bytes | None, namespace: bytes, prefix: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -107,14 +121,15 @@ def _ascend(
         return
     # a row that equals the first chunk of a longer bound is the only one here that lies below it
     low = start if len(start) > CHUNK else b""
-    for name, row in cursor.iternext(keys=True, values=True):
+    for name, stored in cursor.iternext(keys=True, values=True):
         if name >= ceiling:
             return
         if len(name) == _NODE_SIZE:
             inner_start, inner_end = _below(name, start, end)
-            yield from _ascend(txn, inner_start, inner_end, row, prefix + name[8:-1])
+            child = checked.unseal(name, stored)
+            yield from _ascend(txn, inner_start, inner_end, child, prefix + name[8:-1])
         elif not low or name[8:] >= low:
-            yield prefix + name[8:], row
+            yield _row(prefix, name, stored)
 
 
 def _descend(
@@ -125,13 +140,14 @@ def _descend(
     found = cursor.prev() if cursor.set_range(_ceiling(namespace, end)) else cursor.last()
     if not found:
         return
-    for name, row in cursor.iterprev(keys=True, values=True):
+    for name, stored in cursor.iterprev(keys=True, values=True):
         if name < floor:
             return
         if len(name) == _NODE_SIZE:
             inner_start, inner_end = _below(name, start, end)
-            yield from _descend(txn, inner_start, inner_end, row, prefix + name[8:-1])
+            child = checked.unseal(name, stored)
+            yield from _descend(txn, inner_start, inner_end, child, prefix + name[8:-1])
         elif name[8:] >= start:
-            yield prefix + name[8:], row
+            yield _row(prefix, name, stored)
         else:
             return

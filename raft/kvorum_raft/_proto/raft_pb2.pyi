@@ -78,21 +78,23 @@ class Identity(_message.Message):
     def __init__(self, format: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., cluster_id: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_ids: _Optional[bytes] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("format", "incarnation", "generation", "generation_id", "acknowledged_index")
+    __slots__ = ("format", "incarnation", "generation", "generation_id", "acknowledged_index", "data_version")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     format: int
     incarnation: bytes
     generation: int
     generation_id: bytes
     acknowledged_index: int
-    def __init__(self, format: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_id: _Optional[bytes] = ..., acknowledged_index: _Optional[int] = ...) -> None: ...
+    data_version: int
+    def __init__(self, format: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_id: _Optional[bytes] = ..., acknowledged_index: _Optional[int] = ..., data_version: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "incarnation", "generation", "generation_ids", "formed", "durable_index", "listed", "target", "joining", "peer_address", "client_address", "data_version")
+    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "incarnation", "generation", "generation_ids", "formed", "durable_index", "listed", "target", "joining", "peer_address", "client_address", "data_version", "meeting")
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class Hello(_message.Message):
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
     protocol_min: int
     protocol_max: int
     cluster_id: bytes
@@ -123,7 +126,8 @@ class Hello(_message.Message):
     peer_address: str
     client_address: str
     data_version: int
-    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_ids: _Optional[bytes] = ..., formed: _Optional[bool] = ..., durable_index: _Optional[int] = ..., listed: _Optional[_Iterable[str]] = ..., target: _Optional[str] = ..., joining: _Optional[bool] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ..., data_version: _Optional[int] = ...) -> None: ...
+    meeting: bool
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., generation: _Optional[int] = ..., generation_ids: _Optional[bytes] = ..., formed: _Optional[bool] = ..., durable_index: _Optional[int] = ..., listed: _Optional[_Iterable[str]] = ..., target: _Optional[str] = ..., joining: _Optional[bool] = ..., peer_address: _Optional[str] = ..., client_address: _Optional[str] = ..., data_version: _Optional[int] = ..., meeting: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "hello")

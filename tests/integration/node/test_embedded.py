@@ -354,3 +354,56 @@ async def test_a_data_file_that_was_cut_short_is_refused(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(errors.DatabaseCorrupt, match=r"it has 8,192 bytes, and had [\d,]+ when it was last closed"):
             await kvorum.open_kv(tmp_path)
+
+
+async def test_a_full_map_refuses_growth_and_takes_deletes_and_goes_on(tmp_path: Path) -> None:
+    backend = await open_embedded(tmp_path / "small.kv", map_size=64 << 20)
+    value = bytes(60_000)
+    written = 0
+    try:
+        with pytest.raises(errors.NoSpace) as caught:
+            for number in range(10_000):
+                await backend.write(set_op(b"\x02%d\x00" % number, value), timeout=10)
+                written = number + 1
+        assert caught.value.outcome == "not applied"
+        assert "delete keys" in str(caught.value)
+        assert written > 100
+        deletes = [
+            pb.AtomicWrite(mutations=[pb.Mutation(key=b"\x02%d\x00" % number, type=pb.MUTATION_TYPE_DELETE)])
+            for number in range(written)
+        ]
+        await asyncio.gather(*(backend.write(op.SerializeToString(), timeout=10) for op in deletes))
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await backend.write(set_op(b"\x02again\x00", value), timeout=10)
+                    break
+                except errors.NoSpace:
+                    await asyncio.sleep(0.05)
+        assert (await get(backend, b"\x02again\x00"))[0].value == value
+        assert (await get(backend, b"\x020\x00"))[0].versionstamp == b""
+    finally:
+        await backend.close()
+
+
+async def test_a_burst_that_outruns_the_check_is_refused_and_the_database_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvorum_node.space.PERIOD", 3_600)
+    backend = await open_embedded(tmp_path / "small.kv", map_size=16 << 20)
+    try:
+        ops = [set_op(b"\x02%d\x00" % number, bytes(60_000)) for number in range(600)]
+        results = await asyncio.gather(*(backend.write(op, timeout=30) for op in ops), return_exceptions=True)
+        refused = [result for result in results if isinstance(result, BaseException)]
+        assert refused, "the map never got full"
+        assert {type(error) for error in refused} == {errors.NoSpace}
+        entries = await get(backend, *[b"\x02%d\x00" % number for number in range(10)])
+        assert [bool(entry.versionstamp) for entry in entries] == [
+            not isinstance(result, BaseException) for result in results[:10]
+        ]
+        delete = pb.AtomicWrite(mutations=[pb.Mutation(key=b"\x020\x00", type=pb.MUTATION_TYPE_DELETE)])
+        await backend.write(delete.SerializeToString(), timeout=10)
+    finally:
+        await backend.close()
+    again = await open_embedded(tmp_path / "small.kv", map_size=16 << 20)
+    await again.close()

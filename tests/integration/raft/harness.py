@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import json
+import os
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -11,20 +13,22 @@ from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.config import Limits, RaftConfig, Timing
 from kvorum_raft.errors import RaftError
 from kvorum_raft.node import RaftNode
-from kvorum_raft.seams import Applied, Member
+from kvorum_raft.seams import Applied, Member, StateFacts
 
 QUICK = Timing(election_min=0.3, election_max=0.6, heartbeat=0.06)
 
 
 class ListMachine:
-    """A state in memory: every start applies the whole log again."""
+    """A state in memory: every start applies the log again, from the newest checkpoint on."""
 
     def __init__(self, slices: int = 0) -> None:
         self.payloads: list[bytes] = []
         self.times: list[int] = []
+        self.adopted: list[int] = []
+        """Index of each snapshot that became the state."""
         self._index = 0
         self._slices = slices
-        self._hash = hashlib.sha256()
+        self._digest = bytes(16)
 
     @property
     def applied_index(self) -> int:
@@ -32,17 +36,67 @@ class ListMachine:
 
     @property
     def digest(self) -> str:
-        return self._hash.hexdigest()
+        return self._digest.hex()
 
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
         for _ in range(self._slices):
             yield
+        if index != self._index + 1:
+            raise ValueError(f"entry {index} after entry {self._index}")
         self._index = index
         self.times.append(time_ms)
-        self._hash.update(index.to_bytes(8, "big") + time_ms.to_bytes(8, "big") + payload)
+        self._digest = hashlib.blake2b(
+            self._digest + index.to_bytes(8, "big") + time_ms.to_bytes(8, "big") + payload, digest_size=16
+        ).digest()
         if payload:
             self.payloads.append(payload)
         return len(payload)
+
+    def state_hash(self) -> bytes:
+        return self._digest
+
+    def size(self) -> int:
+        return sum(map(len, self.payloads))
+
+    def image(self) -> "Image":
+        content = {"index": self._index, "times": self.times, "digest": self.digest}
+        payloads = [payload.decode() for payload in self.payloads]
+        return Image(StateFacts(self._index, (self.times or [0])[-1], self._digest), {**content, "payloads": payloads})
+
+    def inspect(self, file: Path) -> StateFacts:
+        return self.prepare(file).facts
+
+    def prepare(self, file: Path) -> "Image":
+        content = json.loads(file.read_text())
+        times = content["times"] or [0]
+        return Image(StateFacts(content["index"], times[-1], bytes.fromhex(content["digest"])), content)
+
+    def adopt(self, prepared: Any) -> None:
+        content = prepared.content
+        self._index, self.times = content["index"], list(content["times"])
+        self._digest = bytes.fromhex(content["digest"])
+        self.payloads = [payload.encode() for payload in content["payloads"]]
+        self.adopted.append(self._index)
+
+
+class Image:
+    """Of a `ListMachine`, held or read back."""
+
+    def __init__(self, facts: StateFacts, content: dict[str, Any]) -> None:
+        self.facts = facts
+        self.content = content
+        self._bytes = json.dumps(content).encode()
+
+    def copy_to(self, fd: int) -> None:
+        rest = memoryview(self._bytes)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+
+    def close(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
 
 
 def make_members(count: int = 3) -> list[Member]:
@@ -77,6 +131,7 @@ class Cluster:
         self.nodes: dict[str, RaftNode] = {}
         self.machines: dict[str, ListMachine] = {}
         self.faults: dict[str, RaftError] = {}
+        self.joining: set[str] = set()
         self._timing = timing
         self._limits = limits or Limits()
         self._slices = slices
@@ -84,8 +139,24 @@ class Cluster:
 
     def config(self, node_id: str) -> RaftConfig:
         return RaftConfig(
-            node_id, self.members, self.folder / node_id, timing=self._timing, limits=self._limits, map_size=1 << 34
+            node_id,
+            self.members,
+            self.folder / node_id,
+            timing=self._timing,
+            limits=self._limits,
+            map_size=1 << 34,
+            join=node_id in self.joining,
         )
+
+    def joins(self, node_id: str) -> Member:
+        """Another node, which waits to be added when it is started."""
+        self.joining.add(node_id)
+        known = next((member for member in self.members if member.node_id == node_id), None)
+        if known is None:
+            ports = free_ports(2)
+            known = Member(node_id, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}")
+            self.members = [*self.members, known]
+        return known
 
     def data(self, node_id: str) -> Path:
         return self.folder / node_id / "raft" / "log" / "data.mdb"

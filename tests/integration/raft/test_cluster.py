@@ -271,12 +271,12 @@ async def test_leadership_is_announced(cluster: Cluster) -> None:
 async def test_after_a_pause_the_sockets_are_read_before_timers_are_judged(cluster: Cluster) -> None:
     await cluster.start()
     node = (await cluster.followers())[0]
-    now = asyncio.get_running_loop().time()
-    assert node._caught_up(now)
-    assert not node._caught_up(now + 1.0), "late: what would answer the timer may lie unread"
-    node._messages += 1
-    assert not node._caught_up(now + 1.0), "and there was something"
-    assert node._caught_up(now + 1.0), "nothing came in a whole turn of the loop"
+    now, stepper = asyncio.get_running_loop().time(), node._stepper
+    assert stepper._caught_up(now)
+    assert not stepper._caught_up(now + 1.0), "late: what would answer the timer may lie unread"
+    stepper.messages += 1
+    assert not stepper._caught_up(now + 1.0), "and there was something"
+    assert stepper._caught_up(now + 1.0), "nothing came in a whole turn of the loop"
     assert node.statistics()["late_steps"] == 1
 
 

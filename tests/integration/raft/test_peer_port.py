@@ -82,7 +82,10 @@ async def test_a_truncated_frame_waits_no_longer_than_the_handshake(cluster: Clu
     [
         ({"cluster_id": b"f" * 16}, pb.Reject.FOREIGN),
         ({"protocol_min": 7, "protocol_max": 9}, pb.Reject.PROTOCOL),
-        ({"node_id": "stranger"}, pb.Reject.WRONG_NODE),
+        ({"node_id": "stranger", "incarnation": b"i" * 16, "formed": False}, pb.Reject.WRONG_NODE),
+        ({"node_id": "stranger", "incarnation": b"i" * 16, "peer_address": ""}, pb.Reject.WRONG_NODE),
+        ({"incarnation": b"i" * 16, "peer_address": "nowhere"}, pb.Reject.PROTOCOL),
+        ({"incarnation": b"i" * 16, "formed": False, "joining": True}, pb.Reject.BUSY),
         ({"target": "n3"}, pb.Reject.WRONG_NODE),
         ({"incarnation": b"i" * 16, "formed": False}, pb.Reject.EMPTIED),
         ({"incarnation": b"short"}, pb.Reject.PROTOCOL),

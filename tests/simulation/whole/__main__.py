@@ -1,21 +1,32 @@
 """`scripts/sim`: play seeds, or one with its trace.
 
-    scripts/sim --seeds 200 --first-seed 0 [--nodes 3|5]
-    scripts/sim --seed 17 --trace
+    scripts/sim --seeds 200 --first-seed 0 [--nodes 3|5|mixed] [--jobs N]
+    scripts/sim --seed 17 --trace [--rule "durable vote"]
+    scripts/sim --mutations
+    scripts/sim --plain --seeds 50
 
-The last line is `sim: seeds N violations N unconverged N …`. The exit status is 1 if there are any, and if a move or a
-kind of event came up less often than it should have: a blind simulator proves nothing.
+The last line is `sim: seeds N violations N unconverged N undecided N …`. The exit status is 1 if there are any, and if
+a move or a kind of event came up less often than it should have: a blind simulator proves nothing. An undecided history
+is one on which a checker gave up, which proves nothing either.
+
+`--mutations` disables one rule of the product after the other and plays seeds until that is noticed by what comes of
+it; rules of which the simulator also has a watch (it looks at the node while it breaks the rule) are played with it as
+well. `--plain` plays random schedules to the library's own core, which must not survive them.
 """
 
 import argparse
+import logging
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from chaos.history import export
-from tests.simulation.whole import schedule
+from tests.simulation import fuzz
+from tests.simulation.whole import crew, schedule
+from tests.simulation.whole.mutations import RULES, WATCHED
 
 MINIMUM = {
     "kill": 1.0,
@@ -63,6 +74,10 @@ MINIMUM = {
 }
 """How often each thing must happen in a seed, on average over a run of at least `ENOUGH` seeds."""
 ENOUGH = 20
+MOST_SEEDS = 500
+"""Within which a disabled rule must be noticed."""
+PLAIN_SHARE = 0.1
+"""Of the seeds in which the library's own core must fail."""
 
 
 def blind_spots(counters: Counter[str], seeds: int) -> list[str]:
@@ -74,59 +89,132 @@ def blind_spots(counters: Counter[str], seeds: int) -> list[str]:
     ]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=50, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--trace", action="store_true", help="print everything that happened")
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--history", type=Path, help="write the last seed's history of operations, a JSON line each")
+    parser.add_argument("--trace", action="store_true", help="print everything that happened (with --seed)")
+    parser.add_argument("--nodes", choices=("3", "5", "mixed"), default="mixed", help="five in every third seed")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="seeds at a time")
+    parser.add_argument("--history", type=Path, help="write the history of operations, a JSON line each (with --seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="end at the first violation")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--no-watches", action="store_true", help="look only at what comes of what nodes do")
+    parser.add_argument("--rule", choices=list(RULES), default="", help="disable this rule of the product")
+    parser.add_argument("--mutations", action="store_true", help="disable each rule until it is noticed")
+    parser.add_argument("--plain", action="store_true", help="the library's own core, in the simulator of cores alone")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of strings are walked in the order of their hashes.
         os.environ["PYTHONHASHSEED"] = "0"
         given = sys.argv[1:] if arguments is None else arguments
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.whole", *given])
-    seeds = (
-        [options.seed]
-        if options.seed is not None
-        else list(range(options.first_seed, options.first_seed + options.seeds))
-    )
+    if options.worker is not None:
+        return crew.work(options.worker)
+    nodes = 0 if options.nodes == "mixed" else int(options.nodes)
+    settings = schedule.Settings(nodes=nodes, watches=not options.no_watches)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.seed is not None:
+        return _one(options, settings)
+    if options.mutations:
+        return _mutations(settings, options.first_seed, options.jobs)
+    if options.plain:
+        return _plain(seeds)
+    return _many(seeds, settings, options)
+
+
+def _one(options: argparse.Namespace, settings: schedule.Settings) -> int:
     started = time.monotonic()
-    totals: Counter[str] = Counter()
-    violations = unconverged = played = operations = 0
-    slowest = 0.0
-    for seed in seeds:
-        result = schedule.run(seed, nodes=options.nodes)
-        played += 1
-        totals.update(result.counters)
-        violations += bool(result.findings)
-        unconverged += result.unconverged
-        operations += len(result.history)
-        slowest = max(slowest, result.converged_in)
-        if options.history is not None:
-            export(result.history, options.history)
-        if options.trace:
-            print("\n".join(result.trace))
-        if options.seed is not None:
-            print(f"seed {seed}: trace {result.digest}")
-        if not result.ok:
-            what = result.findings[0] if result.findings else result.trace[-1]
-            print(f"seed {seed}: {what[:4000]}", flush=True)
+    result = crew.play(options.seed, settings, options.rule)
+    if options.history is not None:
+        export(result.history, options.history)
+    if options.trace:
+        print("\n".join(result.trace))
+    print(f"seed {options.seed}: trace {result.digest}")
+    return _report([crew.summary(result)], time.monotonic() - started)
+
+
+def _many(seeds: Sequence[int], settings: schedule.Settings, options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    done: list[crew.Summary] = []
+    playing = crew.play_all(seeds, settings, options.jobs, options.rule)
+    for summary in playing:
+        done.append(summary)
+        if not summary.ok:
+            print(f"seed {summary.seed}: {summary.what}", flush=True)
             if options.stop_at_first:
                 break
+    playing.close()
+    return _report(done, time.monotonic() - started, quiet=True)
+
+
+def _report(done: list[crew.Summary], took: float, *, quiet: bool = False) -> int:
+    totals: Counter[str] = Counter()
+    for summary in done:
+        totals.update(summary.counters)
+        if not summary.ok and not quiet:
+            print(f"seed {summary.seed}: {summary.what}")
+    played = len(done)
     spots = blind_spots(totals, played) if played >= ENOUGH else []
     print("; ".join(f"{name} {count}" for name, count in sorted(totals.items())))
     for spot in spots:
         print(f"blind: {spot}")
-    took = time.monotonic() - started
+    violations = sum(bool(summary.findings) for summary in done)
+    unconverged = sum(summary.unconverged for summary in done)
+    undecided = sum(summary.undecided for summary in done)
     print(
-        f"sim: seeds {played} violations {violations} unconverged {unconverged} operations {operations} "
-        f"slowest convergence {slowest:.1f} s blind spots {len(spots)} seeds per minute {played / took * 60:.0f}"
+        f"sim: seeds {played} violations {violations} unconverged {unconverged} undecided {undecided} "
+        f"operations {sum(summary.operations for summary in done)} "
+        f"slowest convergence {max((summary.converged_in for summary in done), default=0.0):.1f} s "
+        f"blind spots {len(spots)} seeds per minute {played / took * 60:.0f}"
     )
-    return 1 if violations or unconverged or spots else 0
+    return 1 if violations or unconverged or undecided or spots else 0
+
+
+def _mutations(settings: schedule.Settings, first: int, jobs: int) -> int:
+    missed = 0
+    for rule in RULES:
+        for watches in (False, True) if rule in WATCHED else (False,):
+            played, found = _until_noticed(rule, schedule.Settings(settings.nodes, watches=watches), first, jobs)
+            missed += found is None
+            how = "watch" if watches else "consequence"
+            seen = f"seed {found.seed}: {found.what[:200]}" if found is not None else "not noticed"
+            print(f"{rule} | by {how} | after {played} seeds | {seen}", flush=True)
+    print(f"sim: rules {len(RULES)} missed {missed}")
+    return 1 if missed else 0
+
+
+def _until_noticed(rule: str, settings: schedule.Settings, first: int, jobs: int) -> tuple[int, crew.Summary | None]:
+    played = 0
+    playing = crew.play_all(range(first, first + MOST_SEEDS), settings, jobs, rule)
+    for summary in playing:
+        played += 1
+        if not summary.ok:
+            playing.close()
+            return played, summary
+    return played, None
+
+
+def _plain(seeds: Sequence[int]) -> int:
+    """There is nothing to put under a whole node of the plain class: no durable log, no state with an index, no way to
+    tell an unknown outcome from a refusal. Its core alone plays the schedules of `fuzz`."""
+    bad: Counter[str] = Counter()
+    logging.disable(logging.CRITICAL)
+    for seed in seeds:
+        finding, _ = fuzz.run(seed, plain=True)
+        if finding:
+            bad["".join(c for c in finding if not c.isdigit())] += 1
+    for finding, count in bad.most_common():
+        print(f"{count} seeds: {finding}")
+    print(f"sim: plain class seeds {len(seeds)} violations {bad.total()}")
+    return 0 if bad.total() >= PLAIN_SHARE * len(seeds) else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Replacements of the node's two threads: the one that writes the log, and the one that reads lists."""
 
+import errno
+import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -27,12 +29,22 @@ class Platter:
         """Seconds added to each sync."""
         self.stalled_until = 0.0
         self.fail_next = False
+        self.full = False
+        """Whatever needs more room fails."""
         self.base = rng.choice((0.002, 0.002, 0.01, 0.03))
         """Seconds that a sync takes, about: cheap disks promise nothing for longer."""
         self.on_write: Callable[[], None] | None = None
         """Called once, at some moment within the next sync."""
         self.on_vote: Callable[[str], None] | None = None
         """Called once, within the sync of a vote for another node, with its name. That sync takes long."""
+
+        self.at_cut: Callable[[], None] | None = None
+        """Called once, when a log has been cut and the cut is synced."""
+
+    def calm(self) -> None:
+        self.slow = self.stalled_until = 0.0
+        self.fail_next = self.full = False
+        self.on_write = self.on_vote = self.at_cut = None
 
     def sync_time(self, now: float) -> float:
         time = self.rng.uniform(0.2, 2.0) * self.base + self.slow * self.rng.uniform(0.5, 1.0)
@@ -96,7 +108,9 @@ class SimDisk:
         try:
             if self._platter.fail_next:
                 self._platter.fail_next = False
-                raise OSError(5, "Input/output error")
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._platter.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with self._storage.held_sync():
                 self._store.write(batches)
         except (lmdb.Error, OSError) as error:
@@ -110,15 +124,19 @@ class SimDisk:
             clock.after(platter.rng.uniform(0.003, 0.05), platter.on_vote, vote)
             platter.on_vote = None
         self._last_vote = vote
-        clock.after(time, self._synced, batches[-1].seq)
+        cut = any(batch.truncate_from is not None for batch in batches)
+        clock.after(time, self._synced, batches[-1].seq, cut)
         if platter.on_write is not None:
             clock.after(time * platter.rng.random(), platter.on_write)
             platter.on_write = None
 
-    def _synced(self, seq: int) -> None:
+    def _synced(self, seq: int, cut: bool) -> None:
         if self._loop.dead:
             return
         self._storage.finish_sync()
+        if cut and self._platter.at_cut is not None:
+            call, self._platter.at_cut = self._platter.at_cut, None
+            self._loop.clock.after(0.0, call)
         self.transactions += 1
         self._loop.run(self._report, seq, None)
         if self._queue:

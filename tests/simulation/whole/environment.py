@@ -14,6 +14,7 @@ unless it is made inside `held_sync`: then it is when `finish_sync` is called, a
 nothing, since LMDB writes its root last.
 """
 
+import os
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
@@ -23,11 +24,15 @@ from typing import Any, Final
 
 import lmdb
 
+from tests.simulation.whole import image
+
 MAX_KEY: Final = 511
 _ANY: Final = 1 << 30
 """A key that is only looked for may be longer: it is not there."""
 _KEPT_IMAGES: Final = 32
 PAGE_SIZE: Final = 4096
+_ROWS_OF_A_PAGE: Final = 32
+"""About; who asks for pages wants to know how large a state is."""
 
 
 class Table:
@@ -50,19 +55,27 @@ Image = dict[bytes | None, Table]
 class Storage:
     """What is on the disk, and what the machine's memory holds of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: image.Rows | None = None) -> None:
         self.live: Image = {None: Table()}
+        for name, found in (rows or {}).items():
+            self.live[name] = Table([key for key, _ in found], dict(found))
         self.synced: Image = self.live
         self.unsynced: list[Image] = []
         """Images committed since, oldest first; the last one is `live`."""
         self.holding = False
 
-    def commit(self, image: Image, *, sync: bool) -> None:
-        self.live = image
+    def copy(self) -> "Storage":
+        """What a copy of the files holds: what is seen now, as if it were synced."""
+        other = Storage()
+        other.live = other.synced = self.live
+        return other
+
+    def commit(self, new: Image, *, sync: bool) -> None:
+        self.live = new
         if sync and not self.holding:
             self.finish_sync()
             return
-        self.unsynced.append(image)
+        self.unsynced.append(new)
         del self.unsynced[:-_KEPT_IMAGES]
 
     def finish_sync(self) -> None:
@@ -122,8 +135,11 @@ def _torn(rng: random.Random, one: Image, two: Image) -> Image:
 class Environment:
     """As `lmdb.Environment`, opened by one process."""
 
-    def __init__(self, storage: Storage, *, map_size: int = 1 << 20, sync: bool = True, **_: Any) -> None:
+    def __init__(
+        self, storage: Storage, *, map_size: int = 1 << 20, sync: bool = True, readonly: bool = False, **_: Any
+    ) -> None:
         self.storage = storage
+        self._readonly = readonly
         self._map_size = map_size
         self._sync = sync
         self._writing = False
@@ -135,6 +151,8 @@ class Environment:
     ) -> "Transaction":
         if self._closed:
             raise lmdb.Error("Attempt to operate on closed/deleted/dropped object.")
+        if write and self._readonly:
+            raise lmdb.ReadonlyError("Permission denied")
         return Transaction(self, db, parent, write)
 
     def open_db(self, name: bytes) -> "Database":
@@ -154,6 +172,23 @@ class Environment:
         # A file of no pages: there is none whose size could be checked.
         return {"map_size": self._map_size, "last_pgno": -1, "last_txnid": self.transactions, "num_readers": 0}
 
+    def copyfd(self, fd: int, compact: bool = False, txn: "Transaction | None" = None) -> None:
+        """Write what a transaction sees, or what is committed, as the bytes of a file. Raises OSError."""
+        if self._closed:
+            raise lmdb.Error("Attempt to operate on closed/deleted/dropped object.")
+        tables = self.storage.live if txn is None else txn.tables()
+        rows = {name: [(key, table.values[key]) for key in table.keys] for name, table in tables.items()}
+        data = memoryview(image.pack(rows))
+        while data:
+            data = data[os.write(fd, data) :]
+
+    def reader_check(self) -> int:
+        """Readers die with their process."""
+        return 0
+
+    def readers(self) -> str:
+        return "(no active readers)\n"
+
     def close(self) -> None:
         self._closed = True
 
@@ -168,7 +203,8 @@ class Database:
 
 
 def _stat(table: Table) -> dict[str, int]:
-    return {"psize": PAGE_SIZE, "depth": 1, "entries": len(table.keys)}
+    pages = {"branch_pages": 0, "leaf_pages": len(table.keys) // _ROWS_OF_A_PAGE, "overflow_pages": 0}
+    return {"psize": PAGE_SIZE, "depth": 1, "entries": len(table.keys), **pages}
 
 
 def _check_key(key: bytes, longest: int = MAX_KEY) -> None:
@@ -216,6 +252,18 @@ class Transaction:
             table = self._image[name] = table.copy()
             self._own.add(name)
         return table
+
+    def tables(self) -> Image:
+        self._check(False)
+        return self._image
+
+    def drop(self, db: Database, delete: bool = True) -> None:
+        """Empty a table; `delete` takes away its name as well."""
+        self.table(db, write=True)
+        if delete and db.name:
+            del self._image[db.name]
+        else:
+            self._image[db.name or None] = Table()
 
     def __enter__(self) -> "Transaction":
         return self

@@ -17,12 +17,11 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.store import Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
+from tests.simulation.whole.machines import EPOCH_MS
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.machines import Process
+    from tests.simulation.whole.process import Process
 
-EPOCH_MS = 1_700_000_000_000
-"""Unix time of the beginning of the world."""
 AHEAD_MS = 1_000
 """How far entry time may be ahead of true time: sound clocks are wrong by up to 200 ms."""
 MAX_ATTEMPTS = 21
@@ -59,6 +58,8 @@ class Judge:
         self._attempts: dict[bytes, int] = {}
         self._answers: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self.history: list[Operation] = []
+        self.undecided = False
+        """A checker gave up on the history, which therefore proves nothing."""
         self.messages: dict[str, str] = {}
         """Mark of each message that was enqueued for certain, by its name."""
 
@@ -231,7 +232,8 @@ class Judge:
     def check_history(self) -> None:
         for checker in (serializability, linearizability):
             verdict = checker.check(self.history)
-            if not verdict.ok:
+            self.undecided |= verdict.state == "undecided"
+            if verdict.state == "invalid":
                 self.broken(f"{checker.__name__.rpartition('.')[2]}, {verdict.state}: {verdict.explanation}")
 
 

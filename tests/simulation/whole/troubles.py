@@ -11,6 +11,7 @@ from tests.simulation.whole.clock import Clock, ProcessLoop
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
+from tests.simulation.whole.plots import PLOTS, Stage
 
 YEAR_MS: Final = 365 * 86_400_000
 
@@ -54,9 +55,24 @@ class Troubles:
         self._judge = judge
         self._pace = self.rng.choice((0.3, 0.8, 2.0))
         """Seconds between moves, on average: some schedules are wild, others leave time to do something."""
+        self.plot = self.rng.choice(("", "", *PLOTS))
+        """What the schedule begins with."""
+        self._stage = Stage(clock, network, machines, judge, self.rng)
 
     def begin(self) -> None:
-        self._clock.after(self.rng.uniform(2.0, 3.0), self._move)
+        self._clock.after(self.rng.uniform(2.0, 3.0), self._begin)
+
+    def _begin(self) -> None:
+        if self.plot:
+            self._note(f"the plot is {self.plot}")
+            self._stage.play(PLOTS[self.plot], self._plot_ended)
+        else:
+            self._move()
+
+    def _plot_ended(self, played: bool) -> None:
+        self._note(f"the plot {'is over' if played else 'came to nothing'}")
+        self.counters[f"plot {self.plot}"] += played
+        self._later(0.0, 1.0, self._move)
 
     def _move(self) -> None:
         if self.over:
@@ -358,20 +374,9 @@ class Troubles:
 
     def heal(self) -> None:
         """Everything works again; clocks stay as wrong as they are."""
-        self.over = True
+        self.over = self._stage.over = True
         self._note("healing")
-        self._network.cut.clear()
-        self._network.slow.clear()
-        for machine in self._machines:
-            machine.platter.slow = machine.platter.stalled_until = 0.0
-            machine.platter.fail_next = False
-            machine.platter.on_write = machine.platter.on_vote = None
-            if machine.process is not None and machine.process.stopping:
-                machine.kill()
-            if machine.process is not None:
-                machine.process.loop.go_on(timers_first=False)
-            machine.start()
+        self._stage.calm()
         for loop in self._client_loops:
             loop.go_on(timers_first=False)
         self._judge.forgiven.clear()
-        self._network.mend()

@@ -96,6 +96,8 @@ class FakeConsensus:
         self.timers = timers
         self.latency = latency
         self.held = False
+        self.jump_ms = 0
+        """By how much an operator has set the cluster's time ahead."""
         self.leading = True
         self.known_leader: Member | None = Member("n1", "n1:7403", "n1:7401")
         self.refuse_with: RaftError | None = None
@@ -103,6 +105,7 @@ class FakeConsensus:
         self._waiting: list[tuple[bytes, FakeFuture]] = []
         self._applied: list[Callable[[Applied], None]] = []
         self._leadership: list[Callable[[bool], None]] = []
+        self._installed: list[Callable[[int], None]] = []
 
     async def start(self) -> None: ...
 
@@ -168,7 +171,7 @@ class FakeConsensus:
 
     def now_ms(self) -> int:
         # Rounded down, as a clock that is read in between two milliseconds.
-        return START_MS + int(self.timers.time() * 1000 + 1e-6)
+        return START_MS + self.jump_ms + int(self.timers.time() * 1000 + 1e-6)
 
     @property
     def is_leader(self) -> bool:
@@ -187,6 +190,16 @@ class FakeConsensus:
 
     def on_applied(self, callback: Callable[[Applied], None]) -> None:
         self._applied.append(callback)
+
+    def on_installed(self, callback: Callable[[int], None]) -> None:
+        self._installed.append(callback)
+
+    def install(self, *payloads: bytes) -> None:
+        """The state jumps ahead by these entries, as a snapshot does: nobody hears of any of them."""
+        for payload in payloads:
+            self.machine.apply_now(self.machine.applied_index + 1, self.now_ms(), payload)
+        for callback in self._installed:
+            callback(self.machine.applied_index)
 
 
 class Node:

@@ -6,7 +6,7 @@ import pytest
 
 from kvorum_node.config import SETTINGS, load
 from kvorum_node.logs import LineFormatter
-from kvorum_node.main import check_ports
+from kvorum_node.main import _parser, check_ports
 from kvorum_raft.errors import ConfigurationError
 
 GOOD = """
@@ -140,3 +140,25 @@ def test_what_is_no_host_name_is_named(tmp_path: Path) -> None:
     config = load(write(tmp_path, GOOD.replace("lease_ms = 1000", f'client_listen = "{long}"', 1)), {}, {})
     with pytest.raises(ConfigurationError, match=r"cannot listen for clients on x+:7401: not a host name"):
         check_ports(config)
+
+
+@pytest.mark.parametrize(("text", "joins"), [("true", True), ("1", True), ("no", False), (None, False)])
+def test_join_from_a_variable(tmp_path: Path, text: str | None, joins: bool) -> None:
+    environment = {"KVORUM_NODE_ID": "n4", "KVORUM_DATA_DIR": str(tmp_path)}
+    if text is not None:
+        environment["KVORUM_JOIN"] = text
+    assert load(None, environment, {}).join is joins
+
+
+def test_join_from_the_file_and_as_a_bare_flag(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "join = true\n" + GOOD), {}, {}).join
+    options = vars(_parser().parse_args(["--join", "--node-id", "n4"]))
+    assert (options["join"], options["node_id"]) == ("true", "n4")
+    assert vars(_parser().parse_args(["--node-id", "n4"]))["join"] is None
+    assert "join" in refused(tmp_path, 'join = "perhaps"\n' + GOOD)
+
+
+def test_reserve_and_scrub_interval_are_checked(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "min_free_mb = 512\nscrub_interval_s = 0\n" + GOOD), {}, {})
+    assert (config.min_free_mb, config.scrub_interval_s) == (512, 0)
+    assert "min_free_mb" in refused(tmp_path, "min_free_mb = -1\n" + GOOD)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -13,7 +14,7 @@ from kvorum_node.barrier import Barrier
 from kvorum_node.lists import MAX_OPEN, SLICE_ROWS, ListJob, ListReader
 from kvorum_node.local import LocalConsensus
 from kvorum_node.store import Store
-from kvorum_raft.errors import NotLeader, Overloaded, RaftError, UnknownOutcome
+from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Applied
 
 
@@ -26,10 +27,13 @@ class Machine:
         self.gate.set()
         self.threads: set[str] = set()
         self.times: list[int] = []
+        self.errors: dict[bytes, Exception] = {}
 
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
         self.gate.wait(10)
         self.threads.add(threading.current_thread().name)
+        if payload in self.errors:
+            raise self.errors[payload]
         if payload == b"bad disk":
             raise OSError(5, "Input/output error")
         yield
@@ -100,6 +104,38 @@ async def test_a_fault_ends_it_and_is_told_truthfully() -> None:
     assert not consensus.is_leader
     with pytest.raises(NotLeader, match="Input/output"):
         consensus.propose(b"later")
+    await consensus.stop()
+
+
+@pytest.mark.parametrize("error", [lmdb.MapFullError("no room"), lmdb.DiskError("no space left on device")])
+async def test_no_room_is_definite_and_no_fault(error: Exception) -> None:
+    machine = Machine()
+    machine.errors[b"large"] = error
+    consensus = LocalConsensus(machine)
+    news: list[bool] = []
+    consensus.on_leadership(news.append)
+    await consensus.start()
+    full, delete = consensus.propose(b"large"), consensus.propose(b"delete")
+    with pytest.raises(NoSpace):
+        await full
+    assert ((await delete).index, (await delete).result) == (1, b"DELETE")
+    assert (consensus.fault, consensus.is_leader, news) == (None, True, [True])
+    await consensus.stop()
+
+
+async def test_no_room_in_the_last_step_of_a_commit_is_a_fault_whose_outcome_is_unknown() -> None:
+    """LMDB takes the environment out of service then, which the next look at the state shows."""
+    machine = Machine()
+    machine.errors[b"large"] = lmdb.DiskError("no space left on device")
+
+    def check() -> None:
+        raise lmdb.PanicError("environment had fatal error")
+
+    consensus = LocalConsensus(machine, check=check)
+    await consensus.start()
+    with pytest.raises(UnknownOutcome):
+        await consensus.propose(b"large")
+    assert not consensus.is_leader
     await consensus.stop()
 
 

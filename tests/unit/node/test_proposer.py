@@ -7,7 +7,7 @@ import pytest
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, varint, write_proposal
-from kvorum_node.store import ApplyResult
+from kvorum_node.store import DATA_VERSION, ApplyResult
 from kvorum_raft.errors import Discarded, NotLeader, Overloaded, RaftError, UnknownOutcome
 from tests.unit.node.harness import FakeConsensus, VirtualTimers
 
@@ -27,11 +27,13 @@ class Echo:
 
 
 class Bench:
-    def __init__(self, bounds: ProposerLimits | None = None, companions: Any = None) -> None:
+    def __init__(self, bounds: ProposerLimits | None = None, companions: Any = None, common: Any = None) -> None:
         self.timers = VirtualTimers()
         self.machine = Echo()
         self.consensus = FakeConsensus(self.machine, self.timers)
-        self.proposer = Proposer(self.consensus, self.timers, bounds=bounds, companions=companions)
+        self.proposer = Proposer(
+            self.consensus, self.timers, bounds=bounds, companions=companions, common_data_version=common
+        )
         self.done: list[tuple[str, Any, RaftError | None]] = []
 
     def submit(
@@ -217,3 +219,47 @@ def test_hand_made_bytes_are_what_protobuf_writes(size: int) -> None:
 def test_the_default_bounds_are_the_documented_ones() -> None:
     bounds = ProposerLimits()
     assert (bounds.entry_commits, bounds.entry_size) == (limits.MAX_ENTRY_COMMITS, limits.MAX_ENTRY_SIZE)
+
+
+@pytest.mark.parametrize(("common", "stamped"), [(None, DATA_VERSION), (1, 1), (DATA_VERSION + 5, DATA_VERSION)])
+def test_entries_keep_to_what_the_oldest_member_can_apply(common: int | None, stamped: int) -> None:
+    bench = Bench(common=None if common is None else lambda: common)
+    bench.submit("a")
+    bench.timers.settle()
+    assert [batch.data_version for batch in bench.machine.batches] == [stamped]
+
+
+def test_the_version_may_rise_while_it_runs() -> None:
+    known = [1]
+    bench = Bench(common=lambda: known[0])
+    bench.submit("a")
+    bench.timers.settle()
+    known[0] = DATA_VERSION
+    bench.submit("b")
+    bench.timers.settle()
+    assert [batch.data_version for batch in bench.machine.batches] == [1, DATA_VERSION]
+
+
+def test_idle_is_told_when_the_last_answer_is_given() -> None:
+    bench = Bench()
+    told: list[int] = []
+    bench.proposer.when_idle(lambda: told.append(len(bench.done)))
+    assert told == [0]
+    bench.submit("a")
+    bench.timers.call_soon(lambda: bench.proposer.when_idle(lambda: told.append(len(bench.done))))
+    bench.timers.settle()
+    assert told == [0, 1]
+    bench.timers.settle()
+    assert told == [0, 1]
+
+
+def test_idle_is_told_also_after_a_failure() -> None:
+    bench = Bench()
+    bench.consensus.held = True
+    bench.submit("a")
+    bench.timers.settle()
+    told: list[int] = []
+    bench.proposer.when_idle(lambda: told.append(len(bench.done)))
+    bench.consensus.fail_waiting()
+    bench.timers.settle()
+    assert told == [1]

@@ -17,7 +17,9 @@ def _idle_service() -> NodeService:
     def on_leader(listener: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
-    idle: Any = SimpleNamespace(leader=pb.Leader(node_id="n1"), settings=ServiceSettings(), on_leader=on_leader)
+    idle: Any = SimpleNamespace(
+        leader=pb.Leader(node_id="n1"), settings=ServiceSettings(), on_leader=on_leader, unreadable=str
+    )
     return cast("NodeService", idle)
 
 

@@ -1,5 +1,6 @@
 """Random first starts: folders that are emptied at any moment, connections that break, reports that are late."""
 
+import itertools
 import random
 from collections import defaultdict, deque
 
@@ -73,7 +74,7 @@ class Start:
         if target in self.stored:
             return
         if stored:
-            if node.may_adopt(seen):
+            if node.may_adopt(seen, from_log="D" in seen):
                 self.store(target, seen)
         else:
             node.reported(source, incarnation, seen)
@@ -87,12 +88,14 @@ class Start:
             self.empty(source)
         elif chance < wipe + 0.05:
             self.drop(source, target)
+        elif chance < wipe + 0.06 and len(self.stored) > 1 and source in self.stored:
+            self.stored[source] = {**self.stored[source], "D": b"d" * 16}  # a later configuration, from its log
         elif chance < 0.4:
             if (source, target) not in self.up:
                 self.connect(source, target)
         else:
             self.deliver(source, target)
-        sets = list(self.stored.values())
+        sets = [{one: seen[one] for one in LISTED} for seen in self.stored.values()]
         assert all(one == sets[0] for one in sets), "two clusters could come out of one first start"
 
 
@@ -113,4 +116,56 @@ def test_without_trouble_everybody_stores_the_same_set() -> None:
     start = Start(1)
     for _ in range(300):
         start.step(wipe=0.0)
+    assert start.stored.keys() == LISTED
+
+
+def _all_have_reported(start: Start) -> None:
+    """Everybody sees everybody; all reports are under way."""
+    for source, target in itertools.permutations(sorted(LISTED), 2):
+        start.connect(source, target)
+    for source in sorted(LISTED):
+        start.report(source)
+
+
+def _run(start: Start) -> None:
+    for _ in range(20):
+        for source, target in itertools.permutations(sorted(LISTED), 2):
+            if (source, target) not in start.up:
+                start.connect(source, target)
+            while start.links[source, target]:
+                start.deliver(source, target)
+
+
+def test_a_folder_emptied_between_report_and_storing_stays_outside_of_what_the_others_form() -> None:
+    """They cannot know that it had not stored the set, and voted. It joins them by `replace`."""
+    start = Start(1)
+    _all_have_reported(start)
+    while start.links["C", "A"]:
+        start.deliver("C", "A")
+    while start.links["B", "A"]:
+        start.deliver("B", "A")
+    assert "A" in start.stored
+    assert "C" not in start.stored
+    old = start.stored["A"]["C"]
+    start.empty("C")
+    _run(start)
+    assert start.stored.keys() == {"A", "B"}, "a majority"
+    assert start.stored["A"] == start.stored["B"]
+    assert start.stored["A"]["C"] == old
+    assert start.nodes["C"].missing == ["A", "B"], "who have formed say nothing to it but no"
+
+
+def test_if_no_majority_is_left_the_first_start_begins_anew_when_the_rest_is_emptied_too() -> None:
+    start = Start(2)
+    _all_have_reported(start)
+    for source in "BC":
+        while start.links[source, "A"]:
+            start.deliver(source, "A")
+    assert start.stored.keys() == {"A"}
+    start.empty("B")
+    start.empty("C")
+    _run(start)
+    assert start.stored.keys() == {"A"}, "the others wait, and nobody has condemned them"
+    start.empty("A")
+    _run(start)
     assert start.stored.keys() == LISTED

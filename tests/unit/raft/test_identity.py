@@ -1,7 +1,9 @@
 """Who is let in: names, folders, generations; and how a new cluster agrees on its folders."""
 
+import dataclasses
 import itertools
 import random
+from collections import Counter
 
 import pytest
 
@@ -67,7 +69,7 @@ def test_a_member_with_its_own_folder_is_let_in() -> None:
         ({"node_id": "D"}, "WRONG_NODE"),
         ({"node_id": "A"}, "WRONG_NODE"),
         ({"incarnation": b"x" * 16, "formed": False}, "EMPTIED"),
-        ({"incarnation": b"x" * 16}, "FOREIGN"),
+        ({"incarnation": b"x" * 16, "cluster_id": b""}, "FOREIGN"),
         ({"incarnation": b"x"}, "PROTOCOL"),
         ({"generation_ids": b""}, "PROTOCOL"),
         ({"generation_ids": b"123"}, "PROTOCOL"),
@@ -75,6 +77,151 @@ def test_a_member_with_its_own_folder_is_let_in() -> None:
 )
 def test_who_is_not(changes: dict[str, object], code: str) -> None:
     assert _code(ids.judge(_me(), _hello(_identity("B"), **changes), None, 0)) == code
+
+
+def _formed_elsewhere(**changes: object) -> pb.Hello:
+    """A folder of the same cluster that is not in A's configuration."""
+    return _hello(_identity("D"), **{"peer_address": "d:1", **changes})
+
+
+def test_an_old_configuration_does_not_decide() -> None:
+    """Else {A, B, C} + D, E with A behind stands still when B and C die."""
+    assert ids.judge(_me(), _formed_elsewhere(), None, 0) is None
+    # Also under a member's name: it may have been replaced since.
+    assert ids.judge(_me(), _formed_elsewhere(node_id="B"), None, 0) is None
+    assert _code(ids.judge(_me(), _formed_elsewhere(cluster_id=b"d" * 16), None, 0)) == "FOREIGN"
+    assert _code(ids.judge(_me(), _formed_elsewhere(cluster_id=b""), None, 0)) == "FOREIGN"
+    assert _code(ids.judge(_me(), _formed_elsewhere(formed=False), None, 0)) == "WRONG_NODE"
+    assert _code(ids.judge(_me(), _formed_elsewhere(peer_address=""), None, 0)) == "WRONG_NODE"
+
+
+def _unaware() -> ids.Self:
+    """Stored the formation, and was away when the cluster's first entry was committed."""
+    return dataclasses.replace(_me(), identity=_identity("A", cluster_id=b""))
+
+
+def test_who_does_not_know_its_clusters_id_lets_the_other_side_judge() -> None:
+    assert ids.judge(_unaware(), _formed_elsewhere(), None, 0) is None
+    assert ids.judge(_me(formed=False), _formed_elsewhere(), None, 0) is None
+    assert _code(ids.judge(_unaware(), _formed_elsewhere(cluster_id=b""), None, 0)) == "FOREIGN"
+    assert _code(ids.judge(_me(formed=False), _formed_elsewhere(cluster_id=b""), None, 0)) == "WRONG_NODE"
+
+
+@pytest.mark.parametrize(
+    ("node_id", "joining", "known", "code", "text"),
+    [
+        ("B", False, True, "EMPTIED", "has forgotten what it promised"),
+        ("B", False, False, "BUSY", "emptied while the cluster was formed"),
+        ("B", True, True, "BUSY", "run `kvorum cluster replace`"),
+        ("D", False, True, "WRONG_NODE", "join = true"),
+        ("D", True, True, "BUSY", "run `kvorum cluster add`"),
+    ],
+)
+def test_an_empty_folder_that_nobody_named(node_id: str, joining: bool, known: bool, code: str, text: str) -> None:
+    hello = _hello(_identity("X"), node_id=node_id, formed=False, joining=joining, cluster_id=b"")
+    reject = ids.judge(_me() if known else _unaware(), hello, None, 0)
+    assert reject is not None
+    assert _code(reject) == code
+    assert text in reject.text
+
+
+def test_an_empty_folder_that_the_configuration_names_is_let_in() -> None:
+    for joining in (True, False):
+        hello = _hello(_identity("B"), formed=False, joining=joining, cluster_id=b"")
+        assert ids.judge(_me(), hello, None, 0) is None
+
+
+def test_a_removed_folder_is_refused_whatever_else_it_is() -> None:
+    me = dataclasses.replace(_me(), removed=frozenset({b"B" * 16, b"D" * 16}))
+    for hello in (_hello(_identity("B")), _formed_elsewhere(), _formed_elsewhere(formed=False, joining=True)):
+        assert _code(ids.judge(me, hello, None, 0)) == "REMOVED"
+
+
+def test_a_joining_folder_lets_in_whoever_has_a_cluster() -> None:
+    me = dataclasses.replace(_me(formed=False), joining=True, listed=frozenset("A"))
+    assert ids.judge(me, _formed_elsewhere(), None, 0) is None
+    assert ids.judge(me, _formed_elsewhere(cluster_id=b"d" * 16), None, 0) is None
+    for changes in ({"cluster_id": b""}, {"formed": False}, {"joining": True, "formed": False}):
+        assert _code(ids.judge(me, _formed_elsewhere(**changes), None, 0)) == "BUSY"
+    assert _code(ids.judge(me, _formed_elsewhere(node_id="A"), None, 0)) == "WRONG_NODE"
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "agreed"),
+    [
+        ((1, 1), (1, 1), 1),
+        ((1, 3), (2, 5), 3),
+        ((2, 5), (1, 3), 3),
+        ((1, 1), (1, 9), 1),
+        ((3, 4), (1, 2), None),
+        ((1, 2), (3, 4), None),
+        ((1, 1), (0, 0), None),
+    ],
+)
+def test_both_sides_agree_on_the_newest_common_protocol(
+    own: tuple[int, int], theirs: tuple[int, int], agreed: int | None
+) -> None:
+    hello = _hello(_identity("B"), protocol_min=theirs[0], protocol_max=theirs[1])
+    assert ids.negotiated(own, hello) == agreed
+    assert ids.negotiated(theirs, pb.Hello(protocol_min=own[0], protocol_max=own[1])) == agreed
+    me = dataclasses.replace(_me(), protocols=own)
+    assert _code(ids.judge(me, hello, None, 0)) == ("" if agreed else "PROTOCOL")
+
+
+def test_a_folder_whose_list_does_not_reach_back_is_not_condemned() -> None:
+    """It may be sound: the one who judges was away for more than a thousand of its starts."""
+    identity = _identity("B", 5)
+    kept = ids.admission_of(_hello(identity), 0)
+    for _ in range(ids.GENERATIONS_KEPT):
+        identity = identity.next_start(RNG.randbytes)
+    assert _code(ids.judge(_me(), _hello(identity), kept, 0)) == "BUSY"
+
+
+def _anything(rng: random.Random) -> pb.Hello:
+    """A hello whose fields are good, strange or absurd."""
+    names = ["A", "B", "D", "", "x" * 200, "B\nB", "\u202eB", "ß"]
+    blobs = [b"", b"B" * 16, b"x" * 16, b"short", b"1" * 8, rng.randbytes(16), b"1" * 8 * 1001]
+    places = ["", "b:1", "b", ":1", "[::1]:5", "b:99999", "b:²", "b:" + "9" * 5000, "b" * 400 + ":1", "a\x00b:1"]
+    numbers = [0, 1, 2, 5, 2**31, 2**32 - 1]
+    hello = _hello(_identity("B"), target=rng.choice(["A", *names]))
+    for name, values in (
+        ("protocol_min", numbers),
+        ("protocol_max", numbers),
+        ("data_version", numbers),
+        ("generation", [*numbers, 2**64 - 1]),
+        ("durable_index", [*numbers, 2**64 - 1]),
+        ("cluster_id", [*blobs, CLUSTER]),
+        ("incarnation", blobs),
+        ("generation_ids", blobs),
+        ("node_id", names),
+        ("peer_address", places),
+        ("client_address", places),
+        ("formed", [True, False]),
+        ("joining", [True, False]),
+        ("meeting", [True, False]),
+    ):
+        if rng.random() < 0.25:
+            setattr(hello, name, rng.choice(values))
+    hello.listed.extend(rng.sample(names, rng.randrange(3)))
+    return hello
+
+
+def test_whatever_a_hello_holds_it_is_judged_and_nothing_is_raised() -> None:
+    rng = random.Random(7)
+    known, unaware, forming = _me(), _unaware(), _me(formed=False)
+    removed = dataclasses.replace(_me(), removed=frozenset({b"x" * 16}))
+    joiner = dataclasses.replace(_me(formed=False), joining=True)
+    kept = [None, ids.admission_of(_hello(_identity("B", 3)), 50), ids.Admission(b"B" * 16, 2**64 - 1, b"", 0)]
+    codes = Counter[str]()
+    for _ in range(20_000):
+        me = rng.choice([known, unaware, removed, joiner, forming])
+        reject = ids.judge(me, _anything(rng), rng.choice(kept), rng.choice([0, 70, 2**63]))
+        codes[_code(reject)] += 1
+        if reject is not None:
+            assert reject.text
+            assert reject.text.isprintable(), "it goes to a log and to an operator as one line"
+            assert len(reject.text) < 500
+    assert codes.keys() == {"", "PROTOCOL", "FOREIGN", "EMPTIED", "ROLLED_BACK", "WRONG_NODE", "BUSY", "REMOVED"}
 
 
 def test_generations_go_on_and_never_back() -> None:
@@ -177,6 +324,9 @@ def test_a_replaced_folder_never_comes_back_and_its_report_is_void() -> None:
 def test_a_stored_set_is_adopted_only_if_it_names_this_folder() -> None:
     node = Forming("A", b"a" * 16, LISTED)
     full = {"A": b"a" * 16, "B": b"b" * 16, "C": b"c" * 16}
-    assert node.may_adopt(full)
-    assert not node.may_adopt({**full, "A": b"x" * 16})
-    assert not node.may_adopt({"A": b"a" * 16, "B": b"b" * 16})
+    assert node.may_adopt(full, from_log=False)
+    assert not node.may_adopt({**full, "A": b"x" * 16}, from_log=False)
+    assert not node.may_adopt({"A": b"a" * 16, "B": b"b" * 16}, from_log=False)
+    # A log's configuration may be a later one; that it names this folder says that it began with it.
+    assert node.may_adopt({**full, "D": b"d" * 16}, from_log=True)
+    assert not node.may_adopt({**full, "A": b"x" * 16, "D": b"d" * 16}, from_log=True)

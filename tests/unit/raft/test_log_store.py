@@ -8,10 +8,13 @@ from typing import Any
 import lmdb
 import pytest
 
-from kvorum_raft.entry import FORMAT, HEADER_SIZE, DamagedRecord, Kind, make, parse
+from kvorum_raft import configuration as cf
+from kvorum_raft.base import Base
+from kvorum_raft.entry import FORMAT, HEADER_SIZE, DamagedRecord, Entry, Kind, make, parse
 from kvorum_raft.errors import ConfigurationError, RaftFault
-from kvorum_raft.journal import Batch, HardState
+from kvorum_raft.journal import Batch, HardState, RaftJournal
 from kvorum_raft.log_store import LogStore, decode_state, encode_state
+from kvorum_raft.seams import Member
 
 MAP = 1 << 30
 
@@ -161,3 +164,130 @@ def unwritable(tmp_path: Path) -> Iterator[Path]:
 def test_a_folder_that_cannot_be_used_is_a_fault(unwritable: Path) -> None:
     with pytest.raises(RaftFault, match="cannot be opened"):
         LogStore.open(unwritable, map_size=MAP)
+
+
+# -- the beginning of the log
+
+
+def _configured(index: int, term: int) -> bytes:
+    members = [cf.Voter(Member("A", "A:1", "A:2"), b"A" * 16)]
+    return make(Kind.CONFIGURATION, index, term, 1000, cf.make(b"c" * 16, members).encode()).record
+
+
+def _journal(path: Path) -> tuple[LogStore, RaftJournal, list[Batch]]:
+    store = LogStore.open(path, map_size=MAP)
+    waiting: list[Batch] = []
+
+    class Disk:
+        def submit(self, batch: Batch) -> None:
+            waiting.append(batch)
+
+        def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+            return store.read(first, count, max_bytes)
+
+    return store, RaftJournal(Disk(), store.verify(cache=1 << 20), cache=1 << 20, clock=lambda: 0.0), waiting
+
+
+def _write(store: LogStore, journal: RaftJournal, waiting: list[Batch]) -> None:
+    journal.flush()
+    store.write(waiting)
+    journal.on_durable(waiting[-1].seq)
+    waiting.clear()
+
+
+def _grown(path: Path) -> tuple[LogStore, RaftJournal, list[Batch]]:
+    store, journal, waiting = _journal(path)
+    journal.set_term(2, "A")
+    journal.append(parse(_configured(1, 1)))
+    for index in range(2, 31):
+        journal.append(make(Kind.COMMAND, index, 1 + (index > 20), 1000 + index, b"p%d" % index))
+    journal.setRaftCommitIndex(25)
+    _write(store, journal, waiting)
+    return store, journal, waiting
+
+
+def test_a_cut_log_begins_behind_its_base_and_knows_its_members(path: Path) -> None:
+    store, journal, waiting = _grown(path)
+    for index in (5, 20, 22):
+        journal.cut_to(journal.base_at(index))
+    assert journal.term_at(22) == 2 and journal.term_at(21) is None
+    _write(store, journal, waiting)
+    store.close()
+    store, again, _ = _journal(path)
+    assert (again.base_index, again.base_term, again.base_time_ms) == (22, 2, 1022)
+    assert (again.last_index, again.durable_index, again.first_command) == (30, 30, 22)
+    assert [entry.index for entry in again.configurations] == [1]
+    assert again.entry(23).payload == b"p23"
+    assert [again.term_at(index) for index in (21, 22, 30)] == [None, 2, 2]
+    with pytest.raises(RaftFault, match="hole"):
+        again.entry(22)
+    assert again.base_at(25) == Base(25, 2, 1025, _configured(1, 1))
+    store.close()
+
+
+def test_a_log_is_cut_only_where_it_is_committed_and_durable(path: Path) -> None:
+    store, journal, _ = _grown(path)
+    with pytest.raises(RaftFault, match="cannot begin"):
+        journal.cut_to(Base(26, 2, 1026, _configured(1, 1)))
+    with pytest.raises(RaftFault, match="cannot begin"):
+        journal.cut_to(Base(25, 1, 1025, _configured(1, 1)))
+    journal.cut_to(Base(10, 1, 1010, _configured(1, 1)))
+    journal.cut_to(Base(5, 1, 1005, _configured(1, 1)))
+    assert journal.base_index == 10, "never back"
+    store.close()
+
+
+def test_a_snapshot_takes_the_place_of_the_log_in_one_transaction(path: Path) -> None:
+    store, journal, waiting = _grown(path)
+    base = Base(100, 3, 5000, _configured(90, 3))
+    journal.append(make(Kind.COMMAND, 31, 2, 2000, b"to be forgotten"))
+    journal.flush()
+    journal.reset_to(base)
+    assert journal.durable_index == 0, "nothing of the new log is on the disk"
+    assert journal.kept_index == 30, "but what was acknowledged still is"
+    journal.set_term(3, "")
+    journal.append(make(Kind.COMMAND, 101, 3, 5001, b"new"))
+    journal.flush()
+    first, *rest = waiting
+    store.write([first])
+    journal.on_durable(first.seq)
+    assert (journal.durable_index, journal.kept_index) == (0, 30)
+    store.write(rest)
+    journal.on_durable(rest[-1].seq)
+    assert (journal.durable_index, journal.kept_index) == (101, 101)
+    store.close()
+    store, again, _ = _journal(path)
+    assert (again.base_index, again.base_term, again.last_index, again.term) == (100, 3, 101, 3)
+    assert [entry.index for entry in again.configurations] == [90]
+    assert again.entry(101).payload == b"new"
+    store.close()
+
+
+def test_a_snapshot_of_what_is_committed_never_takes_the_place_of_the_log(path: Path) -> None:
+    store, journal, _ = _grown(path)
+    with pytest.raises(RaftFault, match="too old"):
+        journal.reset_to(Base(25, 2, 1025, _configured(1, 1)))
+    store.close()
+
+
+def test_a_damaged_or_missing_base_is_named(path: Path) -> None:
+    store, journal, waiting = _grown(path)
+    journal.cut_to(journal.base_at(10))
+    _write(store, journal, waiting)
+    store.close()
+    whole = (path / "data.mdb").read_bytes()
+    other = Base(11, 1, 1011, _configured(1, 1)).encode()
+    for record in (None, b"", b"x" * 40, other):
+
+        def change(txn: Any, _: Any, meta: Any, record: bytes | None = record) -> None:
+            if record is None:
+                txn.delete(b"base", db=meta)
+            else:
+                txn.put(b"base", record, db=meta)
+
+        _spoil(path, change)
+        store = LogStore.open(path, map_size=MAP)
+        with pytest.raises(RaftFault, match="damaged"):
+            store.verify(cache=1 << 20)
+        store.close()
+        (path / "data.mdb").write_bytes(whole)

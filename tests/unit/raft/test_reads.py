@@ -22,14 +22,14 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     running = rounds.begin()
     rounds.ask(5, asked)
     rounds.answered("B", running)
-    rounds.serve(rounds.confirmed(["B", "C"], 2))
+    rounds.serve(rounds.confirmed(["A", "B", "C"], 2, "A"))
     assert asked.answers == [], "that round began before the read"
-    assert rounds.wants_round(rounds.confirmed(["B", "C"], 2))
+    assert rounds.wants_round(rounds.confirmed(["A", "B", "C"], 2, "A"))
     rounds.begin()
-    rounds.serve(rounds.confirmed(["B", "C"], 2))
+    rounds.serve(rounds.confirmed(["A", "B", "C"], 2, "A"))
     assert asked.answers == [], "nobody has answered yet"
     rounds.answered("C", rounds.round)
-    rounds.serve(rounds.confirmed(["B", "C"], 2))
+    rounds.serve(rounds.confirmed(["A", "B", "C"], 2, "A"))
     assert asked.answers == [5]
 
 
@@ -37,7 +37,7 @@ def test_no_second_round_while_one_is_running() -> None:
     rounds = ReadRounds(limit=10)
     rounds.begin()
     rounds.ask(1, Asked())
-    assert not rounds.wants_round(rounds.confirmed(["B", "C"], 2))
+    assert not rounds.wants_round(rounds.confirmed(["A", "B", "C"], 2, "A"))
 
 
 def test_one_answer_of_four_is_no_quorum_of_five() -> None:
@@ -45,9 +45,9 @@ def test_one_answer_of_four_is_no_quorum_of_five() -> None:
     number = rounds.begin()
     rounds.answered("B", number)
     rounds.answered("B", number)
-    assert rounds.confirmed(["B", "C", "D", "E"], 3) == 0
+    assert rounds.confirmed("ABCDE", 3, "A") == 0
     rounds.answered("E", number)
-    assert rounds.confirmed(["B", "C", "D", "E"], 3) == number
+    assert rounds.confirmed("ABCDE", 3, "A") == number
 
 
 def test_answers_of_an_earlier_term_do_not_count() -> None:
@@ -55,9 +55,9 @@ def test_answers_of_an_earlier_term_do_not_count() -> None:
     number = rounds.begin()
     rounds.answered("B", number)
     rounds.start_term()
-    assert rounds.confirmed(["B", "C"], 2) == 0
+    assert rounds.confirmed(["A", "B", "C"], 2, "A") == 0
     rounds.answered("B", number + 5)
-    assert rounds.confirmed(["B", "C"], 2) == 0, "a round that never began"
+    assert rounds.confirmed(["A", "B", "C"], 2, "A") == 0, "a round that never began"
 
 
 def test_reads_before_the_first_commit_of_the_term_wait_for_it() -> None:

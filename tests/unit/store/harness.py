@@ -190,6 +190,7 @@ class Replica:
             return snapshot.range(pb.ReadRange(start=start, end=end, limit=limit, reverse=reverse))
 
     def reopen(self, *, clean: bool = True) -> None:
+        self.store.proved_good()
         self.store.close(clean=clean)
         self.store = self._open()
 

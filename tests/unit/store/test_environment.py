@@ -14,6 +14,7 @@ import pytest
 
 from kvorum.errors import DatabaseCorrupt, DatabaseLocked, InvalidArgument
 from kvorum_node.store import Store, StoreFault
+from kvorum_node.store.checked import seal
 from kvorum_node.store.host import FileId, LinuxHost
 from tests.unit.store.harness import START_MS, batch, group, put, write
 
@@ -257,9 +258,9 @@ def test_a_newer_folder_format_is_refused_by_name(folder: Path) -> None:
     host = FakeHost()
     run(folder, host, clean=True)
     fields = json.loads((folder / "FORMAT").read_text())
-    (folder / "FORMAT").write_text(json.dumps({**fields, "format": 2}))
+    (folder / "FORMAT").write_text(json.dumps({**fields, "format": 3}))
     before = (folder / "data.mdb").read_bytes()
-    with pytest.raises(DatabaseCorrupt, match=r"FORMAT has data format 2; this version of kvorum knows 1"):
+    with pytest.raises(DatabaseCorrupt, match=r"FORMAT has data format 3; this version of kvorum knows 2"):
         Store.open(folder, durable=False)
     assert (folder / "data.mdb").read_bytes() == before
 
@@ -269,8 +270,8 @@ def test_a_newer_state_format_is_refused_by_name(folder: Path, durable: bool) ->
     Store.open(folder, durable=durable, map_size=1 << 26).close()
     with lmdb.open(str(folder)) as env, env.begin(write=True) as txn:
         row = txn.get(b"\x80state", b"")
-        txn.put(b"\x80state", b"\x00\x02" + row[2:] + b"more")
-    with pytest.raises(DatabaseCorrupt, match=r"data.mdb has data format 2; this version of kvorum knows 1"):
+        txn.put(b"\x80state", seal(b"\x80state", b"\x00\x03" + row[2:-4] + b"more"))
+    with pytest.raises(DatabaseCorrupt, match=r"data.mdb has data format 3; this version of kvorum knows 2"):
         Store.open(folder, durable=durable, map_size=1 << 26)
     assert (folder / "data.mdb").exists()
 

@@ -1,0 +1,187 @@
+"""Calls of a node's Admin service: finds the leader, goes where it is sent, and tells errors truthfully."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.connection import describe
+from kvorum.cluster.route import Address, name, parse
+
+SERVICE: Final = "kvorum.v1.Admin"
+LEADER_METADATA: Final = "kvorum-leader-bin"
+PROBE: Final = 2.0
+"""Seconds that a node gets to say who leads."""
+SILENCE: Final = 3.0
+"""Seconds after which nodes of which none answers are given up: an election is over by then, and a restart as well."""
+PAUSE: Final = 0.2
+"""Seconds between looks for a leader."""
+MAX_HOPS: Final = 5
+"""How often a change is sent on to another leader."""
+
+_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class TryAgain(errors.Unavailable):
+    """Another change is under way."""
+
+
+class AdminClient:
+    """`addresses` are those of some nodes. Close it."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = list(dict.fromkeys(addresses))
+        self._channels: dict[Address, Any] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> "AdminClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def members(self, timeout: float) -> pb.MembersResponse:
+        """What the leader says; if there is none within `timeout` seconds, what the first node that answers says.
+
+        Errors: ConnectFailed.
+        """
+        began = self._loop.time()
+        deadline = began + timeout
+        while True:
+            view, problems = await self._look(deadline)
+            if view is not None and _leads(view):
+                return view
+            if self._loop.time() + PAUSE >= (deadline if view is not None else min(deadline, began + SILENCE)):
+                if view is None:
+                    raise errors.ConnectFailed(f"no node answers: {'; '.join(problems)}")
+                return view
+            await asyncio.sleep(PAUSE)
+
+    async def change(self, method: str, request: Message, timeout: float) -> pb.AdminResponse:
+        """Have the leader make a change.
+
+        Errors: InvalidArgument (cannot be done), TryAgain, Overloaded, Unavailable (not done), OutcomeUnknown.
+        """
+        deadline = self._loop.time() + timeout
+        view = await self.members(timeout)
+        if not _leads(view):
+            raise errors.Unavailable("no node that answers leads: without a majority nothing can be changed; not done")
+        address = self._leader_address(view.leader.address)
+        for _ in range(MAX_HOPS):
+            left = deadline - self._loop.time()
+            if left <= 0:
+                break
+            try:
+                return await self._call(address, method, request, pb.AdminResponse, left)
+            except grpc.aio.AioRpcError as error:
+                leader = _named_leader(error)
+                if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
+                    raise _problem(address, error) from error
+            if leader is not None:
+                address = self._leader_address(leader.address)
+            else:
+                await asyncio.sleep(PAUSE)
+                view = await self.members(max(PAUSE, deadline - self._loop.time()))
+                if _leads(view):
+                    address = self._leader_address(view.leader.address)
+        raise errors.Unavailable("leadership is changing hands: try again; not done")
+
+    async def _look(self, deadline: float) -> tuple[pb.MembersResponse | None, list[str]]:
+        """Ask all at once; the leader's own view if it can be had, else that of the first in order that answers."""
+        left = max(0.05, min(PROBE, deadline - self._loop.time()))
+        asked = await asyncio.gather(*(self._view(address, left) for address in self._addresses))
+        views = [view for view in asked if isinstance(view, pb.MembersResponse)]
+        # Two may say that they lead for a moment after a failover; the one of the newer term does.
+        views.sort(key=lambda view: (_leads(view), view.term if _leads(view) else 0), reverse=True)
+        if views and not _leads(views[0]):
+            pointed = next((view.leader.address for view in views if view.leader.node_id), "")
+            where = parse(pointed)
+            if where is not None and where not in self._addresses:
+                view = await self._view(where, left)
+                if isinstance(view, pb.MembersResponse) and _leads(view):
+                    views.insert(0, view)
+        problems = [
+            f"{name(address)}: {problem}"
+            for address, problem in zip(self._addresses, asked, strict=True)
+            if isinstance(problem, str)
+        ]
+        return (views[0] if views else None), problems
+
+    async def _view(self, address: Address, timeout: float) -> pb.MembersResponse | str:
+        try:
+            return await self._call(address, "Members", pb.MembersRequest(), pb.MembersResponse, timeout)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                return "this node is of an older version, without the Admin service"
+            return describe(error)
+
+    async def _call(
+        self, address: Address, method: str, request: Message, kind: type[_Answer], timeout: float
+    ) -> _Answer:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.aio.insecure_channel(name(address), options=_OPTIONS)
+        call = channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=kind.FromString,
+        )
+        answer = await call(request, timeout=timeout)
+        assert isinstance(answer, kind)
+        return answer
+
+    @staticmethod
+    def _leader_address(text: str) -> Address:
+        address = parse(text)
+        if address is None:
+            raise errors.Unavailable(f"the leader's address is {text!r}, which cannot be used; not done")
+        return address
+
+
+def _leads(view: pb.MembersResponse) -> bool:
+    return bool(view.node_id) and view.leader.node_id == view.node_id
+
+
+def _named_leader(error: grpc.aio.AioRpcError) -> pb.Leader | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == LEADER_METADATA and isinstance(value, bytes):
+            try:
+                return pb.Leader.FromString(value)
+            except DecodeError:
+                return None
+    return None
+
+
+def _problem(address: Address, error: grpc.aio.AioRpcError) -> errors.KvorumError:
+    """What an operator should know of a change that failed."""
+    text = (error.details() or "").strip() or error.code().name.lower()
+    code = error.code()
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        return errors.InvalidArgument(text)
+    if code == grpc.StatusCode.ABORTED:
+        return TryAgain(f"{text}; not done: try again in a moment")
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.Overloaded(f"{text}; not done")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return errors.Unavailable(f"the node at {name(address)} does not know this call: upgrade it; not done")
+    if code == grpc.StatusCode.UNAVAILABLE and describe(error) in ("connection refused", "no route to the host"):
+        return errors.ConnectFailed(f"{name(address)}: {describe(error)}; not done")
+    if code == grpc.StatusCode.UNKNOWN:
+        return errors.OutcomeUnknown(f"{text}: see `kvorum cluster members`")
+    return errors.OutcomeUnknown(
+        f"no answer of the leader at {name(address)} ({describe(error)}):"
+        " whether it was done, `kvorum cluster members` tells"
+    )

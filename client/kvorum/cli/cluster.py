@@ -1,0 +1,352 @@
+"""`kvorum cluster …`: the members of a cluster, and what an operator may change."""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, ParamSpec
+
+import click
+from rich.console import Console
+from rich.status import Status
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cli.admin import AdminClient, TryAgain
+from kvorum.cli.session import OK, UNAVAILABLE, Duration, Options, note, print_json, print_table, runs
+from kvorum.target import Cluster
+
+CALL: Final = 30.0
+"""Seconds that one change may take; the rest of --timeout is for waiting."""
+LOOK: Final = 0.5
+"""Seconds between looks at a learner that is catching up."""
+NEAR: Final = 1_000
+"""Entries that a learner may lack when it is promoted; the leader judges for itself."""
+
+_COLUMNS: Final = ("Node", "Role", "Peers at", "Clients at", "Connected", "Has", "Lag", "Snapshot")
+P = ParamSpec("P")
+Change = Callable[[AdminClient, float], Awaitable[pb.AdminResponse]]
+
+
+@click.group("cluster")
+def cluster_group() -> None:
+    """Look at the members of a cluster, and change them.
+
+    Changes go to the leader, wherever --url points, and are made one at a time.
+    """
+
+
+def _options(timeout: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+            click.option(
+                "--timeout",
+                type=Duration(),
+                default=timeout,
+                show_default=True,
+                help="How long all of it may take: 500ms, 5s, 2m; a bare number is milliseconds.",
+            ),
+            click.option(
+                "--url", envvar="KVORUM_URL", help="kvorum://host:port,… of some of the nodes; default $KVORUM_URL."
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_PLACE: Final = (
+    click.option("--client-address", required=True, metavar="HOST:PORT", help="Where clients reach the node."),
+    click.option("--peer-address", required=True, metavar="HOST:PORT", help="Where the other nodes reach it."),
+    click.option(
+        "--promote", is_flag=True, help="Wait until it has caught up (bounded by --timeout), then make it a voter."
+    ),
+)
+
+
+def _place(function: Callable[P, None]) -> Callable[P, None]:
+    for option in _PLACE:
+        function = option(function)
+    return function
+
+
+def _client(options: Options) -> AdminClient:
+    target = options.target
+    if not isinstance(target, Cluster):
+        raise errors.InvalidArgument(f"{options.url} is an embedded database, which has no members")
+    return AdminClient(target.addresses)
+
+
+# ---- members
+
+
+@cluster_group.command("members")
+@_options("10s")
+@runs
+async def members_command(options: Options) -> int | None:
+    """Show the members: who votes, who is connected, who lags."""
+    async with _client(options) as client:
+        view = await client.members(_seconds(options))
+    if options.as_json:
+        print_json(members_json(view))
+    else:
+        print_table(_COLUMNS, [_row(member, view) for member in view.members])
+    if view.no_space:
+        note(f"kvorum: writes that grow the database are refused: {view.no_space}")
+    if not view.leader.node_id:
+        note(f"kvorum: there is no leader; this is what node {view.node_id} knows")
+        return UNAVAILABLE
+    return None
+
+
+def members_json(view: pb.MembersResponse) -> dict[str, object]:
+    """The view as JSON data."""
+    return {
+        "cluster": view.cluster_id.hex(),
+        "asked": view.node_id,
+        "leader": view.leader.node_id or None,
+        "leader_address": view.leader.address or None,
+        "term": view.term,
+        "commit_index": view.commit_index,
+        "no_space": view.no_space or None,
+        "members": [
+            {
+                "node": member.node_id,
+                "voter": member.voter,
+                "peer_address": member.peer_address,
+                "client_address": member.client_address,
+                "connected": member.connected,
+                "match_index": member.match_index,
+                "lag": member.lag,
+                "snapshot": [member.snapshot_sent, member.snapshot_size] if member.snapshot_size else None,
+            }
+            for member in view.members
+        ],
+    }
+
+
+def _row(member: pb.MemberStatus, view: pb.MembersResponse) -> tuple[str, ...]:
+    role = "voter" if member.voter else "learner"
+    if member.node_id == view.leader.node_id:
+        role = "leader"
+    # Only the leader knows how far others are.
+    known = view.node_id in (view.leader.node_id, member.node_id)
+    return (
+        member.node_id,
+        role,
+        member.peer_address,
+        member.client_address,
+        "yes" if member.connected else "NO",
+        f"{member.match_index:,}" if known else "?",
+        f"{member.lag:,}" if known else "?",
+        _share(member),
+    )
+
+
+def _share(member: pb.MemberStatus) -> str:
+    if not member.snapshot_size:
+        return ""
+    return f"{100 * member.snapshot_sent // member.snapshot_size} % of {member.snapshot_size / (1 << 20):,.1f} MiB"
+
+
+# ---- changes
+
+
+@cluster_group.command("add")
+@click.argument("node_id", metavar="NODE")
+@_place
+@_options("10m")
+@runs
+async def add_command(
+    options: Options, node_id: str, peer_address: str, client_address: str, promote: bool
+) -> int | None:
+    """Let the node in that waits at this address with an empty folder (`join = true`), as a learner.
+
+    For a member whose folder has moved to other addresses: note them.
+    """
+    request = pb.AddMemberRequest(node_id=node_id, peer_address=peer_address, client_address=client_address)
+    return await _let_in(options, "AddMember", request, promote)
+
+
+@cluster_group.command("replace")
+@click.argument("node_id", metavar="NODE")
+@_place
+@_options("10m")
+@runs
+async def replace_command(
+    options: Options, node_id: str, peer_address: str, client_address: str, promote: bool
+) -> int | None:
+    """Put the empty folder that waits at this address (`join = true`) in the place of a member's lost one."""
+    request = pb.ReplaceRequest(node_id=node_id, peer_address=peer_address, client_address=client_address)
+    return await _let_in(options, "Replace", request, promote)
+
+
+async def _let_in(options: Options, method: str, request: Any, promote: bool) -> int | None:
+    deadline = time.monotonic() + _seconds(options)
+    node_id = request.node_id
+    async with _client(options) as client:
+        await client.change(method, request, min(CALL, _seconds(options)))
+        if not promote:
+            view = await client.members(min(CALL, max(1.0, deadline - time.monotonic())))
+            member = _find(view, node_id)
+            if member is not None and member.voter:
+                return _done(options, f"node {node_id} is a voter, at {member.peer_address}", node=node_id, voter=True)
+            text = f"node {node_id} is a learner; when it has caught up: kvorum cluster promote {node_id}"
+            return _done(options, text, node=node_id, voter=False)
+        with Progress(f"node {node_id}: let in") as progress:
+            await _promote_in_time(client, node_id, deadline, progress)
+    return _done(options, f"node {node_id} is a voter", node=node_id, voter=True)
+
+
+async def _promote_in_time(client: AdminClient, node_id: str, deadline: float, progress: "Progress") -> None:
+    """Wait for a learner, and promote it. Errors: DeadlineExceeded with what it was waiting for."""
+    waits_for = "it was not seen yet"
+    while (left := deadline - time.monotonic()) > 0:
+        member = _find(await client.members(min(CALL, left)), node_id)
+        if member is not None and member.voter:
+            return
+        if member is None:
+            waits_for = "it is not a member"
+        elif not member.connected:
+            waits_for = "the leader is not connected to it"
+        elif member.snapshot_size:
+            waits_for = f"it gets a snapshot, {_share(member)}"
+        elif member.lag > NEAR:
+            waits_for = f"it lacks {member.lag:,} entries"
+        else:
+            try:
+                await client.change("Promote", pb.PromoteRequest(node_id=node_id), min(CALL, left))
+            except (errors.InvalidArgument, TryAgain) as error:
+                # It was close a moment ago; what the leader says now decides.
+                waits_for = str(error)
+            else:
+                return
+        progress.show(f"node {node_id}: {waits_for}")
+        await asyncio.sleep(min(LOOK, max(0.0, deadline - time.monotonic())))
+    raise errors.DeadlineExceeded(
+        f"node {node_id} is a learner, and was not promoted in time: {waits_for};"
+        f" when that is over: kvorum cluster promote {node_id}"
+    )
+
+
+@cluster_group.command("promote")
+@click.argument("node_id", metavar="NODE")
+@_options("30s")
+@runs
+async def promote_command(options: Options, node_id: str) -> int | None:
+    """Make a learner that has caught up a voter."""
+    await _change(options, "Promote", pb.PromoteRequest(node_id=node_id))
+    return _done(options, f"node {node_id} is a voter", node=node_id, voter=True)
+
+
+@cluster_group.command("remove")
+@click.argument("node_id", metavar="NODE")
+@_options("30s")
+@runs
+async def remove_command(options: Options, node_id: str) -> int | None:
+    """Take a member out for good: its folder never comes back."""
+    await _change(options, "Remove", pb.RemoveRequest(node_id=node_id))
+    return _done(options, f"node {node_id} is no member any more; its process may be stopped", node=node_id)
+
+
+@cluster_group.command("transfer")
+@click.argument("node_id", metavar="[NODE]", default="")
+@_options("30s")
+@runs
+async def transfer_command(options: Options, node_id: str) -> int | None:
+    """Hand leadership over, to NODE or to whoever has most of the log."""
+    answer = await _change(options, "Transfer", pb.TransferRequest(node_id=node_id))
+    return _done(options, f"node {answer.leader_id} leads", leader=answer.leader_id)
+
+
+@cluster_group.command("set-time")
+@click.argument("moment", metavar="TIME")
+@_options("30s")
+@runs
+async def set_time_command(options: Options, moment: str) -> int | None:
+    """Let the cluster's time jump forward to TIME: `now`, 2027-01-31T12:00:00+00:00, or Unix milliseconds.
+
+    Only for a cluster whose clocks were wrong: everything that expires or is delayed up to then is due at once.
+    """
+    unix_ms = parse_moment(moment, time.time_ns() // 1_000_000)
+    await _change(options, "SetTime", pb.SetTimeRequest(unix_ms=unix_ms))
+    shown = datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return _done(options, f"the cluster's time is {shown}", unix_ms=unix_ms)
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """Unix milliseconds. Errors: InvalidArgument."""
+    if text == "now":
+        return now_ms
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise errors.InvalidArgument(
+            f"{text!r} is no time: write now, Unix milliseconds, or a date with its time zone"
+            " as in 2027-01-31T12:00:00+00:00"
+        )
+    found = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if found <= 0:
+        raise errors.InvalidArgument(f"{text!r} is before 1970")
+    return found
+
+
+async def _change(options: Options, method: str, request: Any) -> pb.AdminResponse:
+    async with _client(options) as client:
+        return await client.change(method, request, _seconds(options))
+
+
+# ---- printing
+
+
+class Progress:
+    """One line on stderr that says what is being waited for: it moves on a terminal, and is printed anew when it
+    changes elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._status: Status | None = None
+        if sys.stderr.isatty():
+            self._status = Console(stderr=True, markup=False, highlight=False).status(text)
+
+    def __enter__(self) -> "Progress":
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, text: str) -> None:
+        if text == self._text:
+            return
+        self._text = text
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            note(text)
+
+
+def _find(view: pb.MembersResponse, node_id: str) -> pb.MemberStatus | None:
+    return next((member for member in view.members if member.node_id == node_id), None)
+
+
+def _seconds(options: Options) -> float:
+    return options.timeout / timedelta(seconds=1)
+
+
+def _done(options: Options, text: str, **facts: object) -> int:
+    if options.as_json:
+        print_json({"ok": True, **facts})
+    else:
+        click.echo(text)
+    return OK

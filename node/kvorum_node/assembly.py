@@ -1,0 +1,161 @@
+"""A node of a cluster, put together: store, consensus, service and API, in the order in which they start and end."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft import RaftConfig, RaftNode, Timing
+from kvorum_raft.errors import ConfigurationError, RaftFault
+from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker
+
+from . import quarantine
+from .api.server import ApiServer
+from .config import NodeConfig
+from .handover import HandOver
+from .scrub import Scrubber
+from .service import NodeService, ServiceSettings
+from .space import SpaceWatch, reserve
+from .store import DATA_VERSION, Store, StoreFault
+
+logger = logging.getLogger("kvorum.node")
+
+PROVED_AFTER: Final = 60.0
+"""Seconds that a node must run before what its start has left behind for a second try may go."""
+DRAIN_PATIENCE: Final = 2.0
+"""Seconds that writes under way get to be answered when the node ends."""
+
+
+class Replica:
+    """`async with Replica(config) as replica:` serves; call `retire` before an orderly end.
+
+    Entering raises RaftFault for damage, ConfigurationError and OSError with one line for the operator.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> "Replica":
+        async with self._stack:
+            await self._start()
+            self._stack = self._stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def retire(self) -> None:
+        """Let another node lead, then answer what is under way. The process ends next."""
+        await self._hand_over.now()
+        await self._service.drain(DRAIN_PATIENCE)
+
+    async def _start(self) -> None:
+        config, stack = self._config, self._stack
+        loop = asyncio.get_running_loop()
+        store = self._store = _open_store(config)
+        stack.callback(store.close)
+        space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=_reserve(config.min_free_mb))
+        timing = Timing(
+            election_min=config.election_timeout_min_ms / 1000,
+            election_max=config.election_timeout_max_ms / 1000,
+            heartbeat=config.heartbeat_ms / 1000,
+        )
+        raft = self._raft = RaftNode(
+            _raft_config(config, timing), store, first_payload=_first_payload, low_space=space.low
+        )
+        self._hand_over = HandOver(raft, raft, loop, patience=timing.election_max, too_late=timing.election_min / 2)
+        self._scrubber = Scrubber(store, config.scrub_interval_s, self._damaged, rng=random.Random())
+        lease = config.lease_ms / 1000
+        service = self._service = NodeService(
+            store,
+            raft,
+            loop,
+            ServiceSettings(
+                lease=lease, session_idle=config.session_idle_ms / 1000, max_election_timeout=timing.election_max
+            ),
+            no_space=self._no_space,
+            unreadable=self._unreadable,
+            common_data_version=raft.common_data_version,
+            on_late=self._hand_over.late,
+            more_statistics=(space.statistics, self._hand_over.statistics, self._scrubber.statistics),
+        )
+        # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
+        # of life.
+        api = ApiServer(
+            service,
+            config.node_id,
+            config.client_listen,
+            keepalive=min(5.0, max(0.5, lease / 4)),
+            administration=raft,
+        )
+        space.start()
+        stack.callback(space.stop)
+        await service.start()
+        stack.push_async_callback(service.stop)
+        stack.push_async_callback(self._hand_over.stop)
+        await api.start()
+        stack.push_async_callback(api.stop)
+        if config.scrub_interval_s:
+            self._scrubber.start()
+            stack.callback(self._scrubber.stop)
+        proof = loop.call_later(PROVED_AFTER, store.proved_good)
+        stack.callback(proof.cancel)
+
+    def _damaged(self, fault: StoreFault) -> None:
+        """In the scrubber's thread. The store has left its mark: the next start rebuilds the state."""
+        exit_process(self._config.data_dir / "raft")(RaftFault(str(fault)))
+
+    def _unreadable(self) -> str:
+        """Why nobody may read this node's state, whatever consistency was asked for."""
+        if self._raft.hollow:
+            return "this node's state was lost, and the cluster's has not come yet"
+        return "" if self._store.cluster_id else "this node is in no cluster yet"
+
+    def _no_space(self) -> str:
+        """Why the cluster takes no growth now: the message that clients get."""
+        node_id = self._raft.cluster_low_on_space()
+        if node_id is None:
+            return ""
+        what = self._space.problem() if node_id == self._config.node_id else ""
+        return f"node {node_id}: {what or 'its disk is nearly full'}; free space there, or delete keys"
+
+
+def _open_store(config: NodeConfig) -> Store:
+    try:
+        skipped = quarantine.read(config.data_dir)
+        # What differs from the majority's must not be used again. The mark goes when the checkpoints are gone as well.
+        rebuild = has_marker(config.data_dir / "raft", REBUILD_MARKER)
+        return Store.open(config.data_dir / "state", durable=False, force_rebuild=rebuild, quarantine=skipped)
+    except quarantine.QuarantineError as error:
+        raise ConfigurationError(str(error)) from error
+    except StoreFault as fault:
+        raise RaftFault(str(fault)) from fault
+
+
+def _raft_config(config: NodeConfig, timing: Timing) -> RaftConfig:
+    return RaftConfig(
+        config.node_id,
+        list(config.members),
+        config.data_dir,
+        listen=config.peer_listen,
+        join=config.join,
+        data_version=DATA_VERSION,
+        timing=timing,
+    )
+
+
+def _first_payload(cluster_id: bytes) -> bytes:
+    batch = pb.Batch(data_version=1)
+    batch.commands.add().init_cluster.cluster_id = cluster_id
+    return batch.SerializeToString()
+
+
+def _reserve(megabytes: int) -> Callable[[int], int]:
+    return (lambda _: megabytes << 20) if megabytes else reserve

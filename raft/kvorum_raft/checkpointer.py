@@ -1,0 +1,218 @@
+"""Decides when a checkpoint is made, and makes it step by step.
+
+One is due when the log since the newest one has grown by more than the larger of a minimum and a quarter of the state:
+replay stays short, and the copying is a bounded part of what is written anyway. A failure costs nothing but a longer
+log, so it is logged, counted and tried again; only a failing disk is a fault.
+"""
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+from kvorum_raft.background import Background, Caught, Stopping
+from kvorum_raft.base import Base
+from kvorum_raft.checkpoints import Checkpoints, Draft
+from kvorum_raft.errors import Overloaded, RaftFault
+from kvorum_raft.manifest import Manifest
+from kvorum_raft.seams import StateFacts, StateImage, StateMachine
+
+T = TypeVar("T")
+MINIMUM: Final = 64 << 20
+_RETRY: Final = 30.0
+_log = logging.getLogger("kvorum.raft")
+
+
+class Checkpointer:
+    """`describe` says what the log knows of the entry at which an image stands (None: nothing, so that no checkpoint of
+    it can be made). All callbacks come in the event loop. `clock` gives seconds, `minimum` is bytes of the log."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        machine: StateMachine,
+        background: Background,
+        describe: Callable[[StateFacts], Base | None],
+        *,
+        clock: Callable[[], float],
+        on_done: Callable[[Manifest], None],
+        on_failed: Callable[[str], None],
+        on_fault: Callable[[RaftFault], None],
+        minimum: int = MINIMUM,
+        retry: float = _RETRY,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._machine = machine
+        self._background = background
+        self._describe = describe
+        self._clock = clock
+        self._on_done, self._on_failed, self._on_fault = on_done, on_failed, on_fault
+        self._minimum, self._retry = minimum, retry
+        self._image: StateImage | None = None
+        self._draft: Draft | None = None
+        self._bytes = 0
+        self._bytes_at_start = 0
+        self._forced = False
+        self._asked = False
+        """The one that is being made was forced."""
+        self._abandoned = False
+        self._stopped = False
+        self._not_before = float("-inf")
+        self._began_at = 0.0
+        self._newest_at = clock()
+        self._seconds = 0.0
+        self._made = 0
+        self._failures = 0
+
+    @property
+    def busy(self) -> bool:
+        """One is being made."""
+        return self._draft is not None
+
+    def note_bytes(self, size: int) -> None:
+        """An entry of that size was applied, or found in the log behind the newest checkpoint at the start."""
+        self._bytes += size
+
+    def force(self) -> None:
+        """Make one at the next `tick`, or after the running one, whether due or not; if that fails, later, until one is
+        made."""
+        self._forced = True
+
+    def restart(self, replay_bytes: int = 0) -> None:
+        """A snapshot became the state: the newest checkpoint is that one now, and the one that is being made is not
+        wanted any more."""
+        self._bytes = replay_bytes
+        self._newest_at = self._clock()
+        self._abandoned = self.busy
+
+    def tick(self) -> None:
+        """Between two entries, about once a second: begin one if it is time."""
+        if self._stopped or self.busy or self._clock() < self._not_before or not (self._forced or self._is_due()):
+            return
+        self._asked, self._forced = self._forced, False
+        self._began_at = self._clock()
+        self._bytes_at_start = self._bytes
+        with Caught() as caught:
+            self._begin()
+        if caught.error is not None:
+            self._failed(caught.error)
+
+    def _is_due(self) -> bool:
+        return self._bytes >= self._minimum and self._bytes >= self._machine.size() // 4
+
+    def stop(self) -> None:
+        """After `Background.stop`: let go of the image. An unfinished draft is deleted at the next start."""
+        self._stopped = True
+        self._draft = None
+        self._close_image()
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers for metrics: seconds and bytes."""
+        newest = self._checkpoints.newest
+        return {
+            "checkpoints": float(self._made),
+            "checkpoint_failures": float(self._failures),
+            "checkpoint_seconds": self._seconds,
+            "checkpoint_age": self._clock() - self._newest_at,
+            "checkpoint_bytes": float(newest.size if newest is not None else 0),
+            "replay_bytes": float(self._bytes),
+        }
+
+    # ------------------------------------------------------------------ steps
+
+    def _begin(self) -> None:
+        image = self._image = self._machine.image()
+        base = self._describe(image.facts)
+        if base is None:
+            raise ValueError(f"the log does not know entry {image.facts.index}")
+        draft = self._draft = self._checkpoints.draft(image, base)
+        self._submit(draft, draft.copy, self._copied)
+
+    def _copied(self, draft: Draft, _: None) -> None:
+        self._close_image()
+        if self._abandoned:
+            self._submit(draft, draft.discard, self._discarded)
+        else:
+            self._submit(draft, lambda: draft.verify(self._machine.inspect), self._verified)
+
+    def _verified(self, draft: Draft, _: None) -> None:
+        if self._abandoned:
+            self._submit(draft, draft.discard, self._discarded)
+        else:
+            self._submit(draft, draft.publish, self._published)
+
+    def _discarded(self, draft: Draft, _: None) -> None:
+        self._draft, self._abandoned = None, False
+
+    def _published(self, draft: Draft, manifest: Manifest) -> None:
+        """The checkpoint is whole, even if an old one cannot be deleted."""
+        self._submit(draft, lambda: self._tidy(manifest), self._finished)
+
+    def _tidy(self, manifest: Manifest) -> Manifest:
+        try:
+            self._checkpoints.keep()
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise
+            _log.warning("an old checkpoint cannot be deleted: %s", error)
+        return manifest
+
+    def _finished(self, draft: Draft, manifest: Manifest) -> None:
+        abandoned, self._abandoned, self._draft = self._abandoned, False, None
+        now = self._clock()
+        self._made += 1
+        self._seconds = now - self._began_at
+        if not abandoned:
+            self._bytes -= self._bytes_at_start
+            self._newest_at = now
+        _log.info("a checkpoint of entry %d: %d bytes in %.1f s", manifest.base.index, manifest.size, self._seconds)
+        self._on_done(manifest)
+
+    def _submit(self, draft: Draft, step: Callable[[], T], then: Callable[[Draft, T], None]) -> None:
+        """Run one step off the loop and go on with its result, unless something went wrong or it is not wanted any
+        more."""
+
+        def done(result: T | None, error: Exception | None) -> None:
+            if draft is not self._draft:
+                return
+            if error is None:
+                then(draft, cast("T", result))
+            else:
+                self._failed(error)
+
+        try:
+            self._background.submit(step, done)
+        except Overloaded as error:
+            draft.discard()
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Nothing is lost: the log keeps what the checkpoint would have covered."""
+        self._close_image()
+        self._draft, self._abandoned = None, False
+        if isinstance(error, Stopping):
+            return
+        self._failures += 1
+        self._forced = self._forced or self._asked
+        self._not_before = self._clock() + self._retry
+        fault = fault_of(error, "making a checkpoint failed")
+        if fault is not None:
+            self._on_fault(fault)
+            return
+        text = f"{type(error).__name__}: {error}"
+        _log.error("a checkpoint could not be made, the next attempt is in %.0f s: %s", self._retry, text)
+        self._on_failed(text)
+
+    def _close_image(self) -> None:
+        image, self._image = self._image, None
+        if image is not None:
+            image.close()
+
+
+def fault_of(error: Exception, what: str) -> RaftFault | None:
+    """What a node must not live on with: the disk failed, rather than being full or the like."""
+    if isinstance(error, RaftFault):
+        return error
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        return RaftFault(f"{what}: {error}")
+    return None

@@ -1,0 +1,104 @@
+"""What a node says about itself, for status pages, metrics and tests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pysyncobj.node import Node
+
+from kvorum_raft.admission import Admissions
+from kvorum_raft.comparing import Comparing
+from kvorum_raft.follower_reads import FollowerReads
+from kvorum_raft.journal import RaftJournal
+from kvorum_raft.log_store import LmdbDisk
+from kvorum_raft.pysyncobj_fixes import SafeSyncObj
+from kvorum_raft.seams import Member, PeerView, Status
+from kvorum_raft.snapshotting import Snapshotting
+from kvorum_raft.stepping import Stepper
+from kvorum_raft.transport import PeerTransport
+from kvorum_raft.waiters import StateWaiters
+
+ROLES: Final = ("follower", "candidate", "leader")
+
+
+@dataclass(slots=True)
+class Parts:
+    """Of a running node."""
+
+    core: SafeSyncObj
+    journal: RaftJournal
+    disk: LmdbDisk
+    transport: PeerTransport
+    admissions: Admissions
+    snapshots: Snapshotting
+    comparing: Comparing
+    reads: FollowerReads
+    waiters: StateWaiters
+    stepper: Stepper
+    listed: dict[str, Member]
+    """The members of the configuration file."""
+    clock: Callable[[], float]
+
+
+def member(parts: Parts, node_id: str) -> Member | None:
+    """As the configuration in the log names it, else as the file does."""
+    configuration = parts.core.configuration
+    known = configuration.find(node_id) if configuration is not None else None
+    return known.member if known is not None else parts.listed.get(node_id)
+
+
+def status(parts: Parts, leader: Member | None) -> Status:
+    core, journal = parts.core, parts.journal
+    configuration, own_id = core.configuration, core.node_id
+    others = [one for one in (configuration.incarnations if configuration else parts.listed) if one != own_id]
+    own = configuration.find(own_id) if configuration is not None else None
+    return Status(
+        node_id=own_id,
+        cluster_id=parts.admissions.identity.cluster_id,
+        role=ROLES[core.state],
+        term=core.term,
+        leader=leader,
+        commit_index=core.commit_index,
+        applied_index=core.applied_index,
+        last_log_index=journal.last_index,
+        durable_index=journal.durable_index,
+        peers=tuple(_view(parts, one) for node_id in others if (one := member(parts, node_id)) is not None),
+        statistics=statistics(parts),
+        own=own.member if own is not None else None,
+        own_learner=own is not None and own.learner,
+    )
+
+
+def _view(parts: Parts, one: Member) -> PeerView:
+    core, node_id = parts.core, one.node_id
+    known = core.configuration.find(node_id) if core.configuration is not None else None
+    return PeerView(
+        one,
+        parts.transport.is_connected(node_id),
+        core.match_index(node_id),
+        learner=known is not None and known.learner,
+        snapshot=parts.snapshots.progress(Node(node_id)),
+    )
+
+
+def statistics(parts: Parts) -> dict[str, float]:
+    """Counters since the start, and gauges; seconds and bytes."""
+    core = parts.core
+    return {
+        "term": core.term,
+        "commit_index": core.commit_index,
+        "applied_index": core.applied_index,
+        "uncommitted_bytes": core.uncommitted_bytes,
+        "reads_served": core.rounds.served,
+        "reads_waiting": len(core.rounds) + len(parts.reads) + len(parts.waiters),
+        "rounds": core.rounds.round,
+        "log_transactions": parts.disk.transactions,
+        "log_unsynced_age": parts.journal.unsynced_age(parts.clock()),
+        "late_steps": parts.stepper.late,
+        "longest_step": parts.stepper.longest,
+        "state_alarms": parts.comparing.alarms,
+        **parts.journal.statistics(),
+        **core.counters,
+        **parts.snapshots.statistics(),
+        **{f"peer_{name}": value for name, value in parts.transport.counters.items()},
+    }

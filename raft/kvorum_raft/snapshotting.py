@@ -1,0 +1,243 @@
+"""Checkpoints and snapshots of one node: what the core, the log and the disk have to do with each other's steps.
+
+*Here* a checkpoint is made now and then, and the log is cut behind the older of two. *To* a follower that needs entries
+which were cut, the newest one is sent. *From* a leader one may come: it becomes a checkpoint, then the beginning of the
+log, then the state. At the start, a state that is gone or lies behind the log is rebuilt from the newest checkpoint
+that can be read.
+
+Invariant: the log begins at or before the last entry of a verified checkpoint on this disk, or the node is *hollow* and
+says so to its leader.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from pysyncobj.node import Node
+
+from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.background import Background
+from kvorum_raft.base import Base
+from kvorum_raft.checkpointer import Checkpointer
+from kvorum_raft.checkpoints import Checkpoints
+from kvorum_raft.errors import RaftFault
+from kvorum_raft.journal import RaftJournal
+from kvorum_raft.manifest import Manifest
+from kvorum_raft.pysyncobj_fixes import SafeSyncObj
+from kvorum_raft.seams import PreparedState, StateFacts, StateMachine
+from kvorum_raft.snapshot_receiver import SnapshotReceiver
+from kvorum_raft.snapshot_sender import SnapshotSender
+
+_CUT_AT_ONCE: Final = 256
+"""Entries: deleting is a transaction of the log's own thread, and the next append waits behind it."""
+_CUT_PAUSE: Final = 0.02
+_TICK: Final = 0.25
+_log = logging.getLogger("kvorum.raft")
+
+
+def restore(machine: StateMachine, checkpoints: Checkpoints, journal: RaftJournal) -> Manifest | None:
+    """At the start, before anything else is done with them: if the state was lost, or lies before the beginning of the
+    log, take the newest checkpoint that can be read; the log does the rest. None: nothing was to be done, or nothing
+    could be.
+
+    Checkpoints that the log does not lead up to (a snapshot whose installation was cut off, say) are deleted. Raises
+    OSError.
+    """
+    for manifest in checkpoints.manifests:
+        base = manifest.base
+        if journal.term_at(base.index) != base.term:
+            _log.warning("the checkpoint of entry %d does not belong to this log", base.index)
+            checkpoints.drop(manifest)
+    if machine.applied_index >= max(journal.base_index, 1):
+        return None
+    for manifest in reversed(checkpoints.manifests):
+        try:
+            checkpoints.verify(manifest)
+            machine.adopt(machine.prepare(checkpoints.path(manifest)))
+        except ValueError as error:
+            _log.error("the checkpoint of entry %d cannot be used: %s", manifest.base.index, error)
+            checkpoints.drop(manifest)
+        else:
+            if machine.applied_index != manifest.base.index:
+                raise RaftFault(f"the checkpoint of entry {manifest.base.index} is of entry {machine.applied_index}")
+            _log.info("the state is rebuilt from the checkpoint of entry %d", manifest.base.index)
+            return manifest
+    return None
+
+
+class Snapshotting:
+    """Implements `core_state.Snapshots`. `installed` is told the index of a snapshot that has become the state."""
+
+    def __init__(
+        self,
+        core: SafeSyncObj,
+        journal: RaftJournal,
+        machine: StateMachine,
+        checkpoints: Checkpoints,
+        background: Background,
+        *,
+        clock: Callable[[], float],
+        send: Callable[[Node, pb.Envelope], bool],
+        installed: Callable[[int], None],
+        fault: Callable[[Exception], None],
+        minimum: int,
+    ) -> None:
+        self._core = core
+        self._journal = journal
+        self._machine = machine
+        self._checkpoints = checkpoints
+        self._background = background
+        self._clock = clock
+        self._on_installed = installed
+        self._fault = fault
+        self._noted = 0
+        self._cut_goal = 0
+        self._cut_due = self._tick_due = float("-inf")
+        self.checkpointer = Checkpointer(
+            checkpoints,
+            machine,
+            background,
+            self._describe,
+            clock=clock,
+            on_done=self._made,
+            on_failed=lambda why: None,
+            on_fault=fault,
+            minimum=minimum,
+        )
+        self._sender = SnapshotSender(checkpoints, send, lambda: core.term, core.entry_clock.wall_ms, clock)
+        self._receiver = SnapshotReceiver(
+            checkpoints,
+            machine,
+            background,
+            reply=core.reply_snapshot,
+            wanted=core.wants_snapshot,
+            complete=self._complete,
+            declined=lambda node, manifest: core.decline_snapshot(node, manifest.file_hash),
+            on_fault=fault,
+        )
+        self._plan_cut()
+
+    def _describe(self, facts: StateFacts) -> Base | None:
+        return self._journal.base_at(facts.index) if self._journal.term_at(facts.index) is not None else None
+
+    # ------------------------------------------------------------------ checkpoints and the log's beginning
+
+    def tick(self) -> None:
+        """Between two entries, now and then."""
+        now = self._clock()
+        if now >= self._tick_due and not (self._core.hollow or self._core.installing):
+            self._tick_due = now + _TICK
+            self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
+            self._noted = self._core.applied_bytes
+            if not self._core.applying:
+                self.checkpointer.tick()
+        if self._cut_goal > self._journal.base_index and now >= self._cut_due:
+            self._cut_due = now + _CUT_PAUSE
+            self._cut()
+
+    def _made(self, manifest: Manifest) -> None:
+        self._plan_cut()
+
+    def _plan_cut(self) -> None:
+        """Behind the older of two checkpoints, never behind the newest: it may turn out to be damaged."""
+        if len(self._checkpoints.manifests) >= 2:
+            self._cut_goal = self._checkpoints.manifests[-2].base.index
+
+    def _cut(self) -> None:
+        journal = self._journal
+        index = min(self._cut_goal, journal.base_index + _CUT_AT_ONCE, journal.durable_index, self._core.applied_index)
+        sending = self._sender.lowest_index
+        if sending is not None:
+            index = min(index, sending)  # what comes behind it is needed next
+        if index > journal.base_index:
+            journal.cut_to(journal.base_at(index))
+
+    # ------------------------------------------------------------------ core_state.Snapshots
+
+    def needed_by(self, node: Node) -> None:
+        if self._checkpoints.newest is None:
+            self.checkpointer.force()
+        else:
+            self._sender.needed_by(node)
+
+    def replied(self, node: Node, reply: pb.SnapshotReply) -> int | None:
+        if reply.failed:
+            self.checkpointer.force()  # the newest one is of no use to it
+        answer = self._sender.replied(node, reply)
+        return None if answer is None else answer[0]
+
+    def lost(self, node: Node) -> None:
+        self._sender.lost(node)
+
+    def stop_sending(self) -> None:
+        self._sender.stop()
+
+    def received(self, node: Node, envelope: pb.Envelope) -> None:
+        if self._core.installing:
+            return  # it is told when that is done
+        if envelope.WhichOneof("body") == "snapshot_offer":
+            self._receiver.offered(node, envelope.snapshot_offer)
+        else:
+            self._receiver.chunk(node, envelope.snapshot_chunk)
+
+    def progress(self, node: Node) -> tuple[int, int] | None:
+        """(bytes acknowledged, bytes) of what is being sent to that node."""
+        return self._sender.progress(node)
+
+    # ------------------------------------------------------------------ a snapshot has arrived
+
+    def _complete(self, node: Node, manifest: Manifest) -> None:
+        """It is a checkpoint of this node now."""
+        path = self._checkpoints.path(manifest)
+        self._background.submit(partial(self._machine.prepare, path), partial(self._prepared, node, manifest))
+
+    def _prepared(
+        self, node: Node, manifest: Manifest, prepared: PreparedState | None, error: Exception | None
+    ) -> None:
+        if prepared is None:
+            _log.error("the snapshot of entry %d cannot become the state: %s", manifest.base.index, error)
+            self._receiver.release()
+            self._core.reply_snapshot(node, pb.SnapshotReply(file_hash=manifest.file_hash, failed=True))
+            return
+        adopt = partial(self._machine.adopt, prepared)
+        if not self._core.install(manifest.base, adopt, partial(self._installed, node, manifest)):
+            prepared.discard()
+            self._receiver.release()
+            self._core.decline_snapshot(node, manifest.file_hash)
+
+    def _installed(self, node: Node, manifest: Manifest) -> None:
+        index = manifest.base.index
+        self._receiver.release()
+        self.checkpointer.restart()
+        self._cut_goal = 0
+        self._background.submit(partial(self._drop_older, self._journal.base_index), self._dropped)
+        self._core.reply_snapshot(node, pb.SnapshotReply(file_hash=manifest.file_hash, installed=True, index=index))
+        self._on_installed(index)
+
+    def _drop_older(self, base_index: int) -> None:
+        """The log does not lead on from them any more."""
+        for manifest in self._checkpoints.manifests:
+            if manifest.base.index < base_index:
+                self._checkpoints.drop(manifest)
+
+    def _dropped(self, _: None, error: Exception | None) -> None:
+        if error is not None:
+            _log.warning("an old checkpoint cannot be deleted: %s", error)
+
+    # ------------------------------------------------------------------
+
+    def stop(self) -> None:
+        self._background.stop()
+        self._sender.stop()
+        self.checkpointer.stop()
+        self._receiver.stop()
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            **self.checkpointer.statistics(),
+            **self._sender.statistics(),
+            **self._receiver.statistics(),
+            "log_base_index": self._journal.base_index,
+            "hollow": float(self._core.hollow),
+        }

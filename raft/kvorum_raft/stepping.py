@@ -1,0 +1,98 @@
+"""When the core takes its steps: once for all that happened in one turn of the loop, and at the latest when a timer of
+its own is due.
+
+A step that comes late (the process was frozen, the machine was busy) must not judge timers at first: what would answer
+them may lie unread in the sockets. So the loop gets some turns to read before the core may judge.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_LATE: Final = 0.15
+_MAX_DRAINS: Final = 64
+
+
+class Stepper:
+    """`tick(judge)` is one step, True if there is more to do at once; `wakeup(now)` the seconds until the next one is
+    due."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tick: Callable[[bool], bool],
+        wakeup: Callable[[float], float],
+    ) -> None:
+        self._loop = loop
+        self._tick = tick
+        self._wakeup = wakeup
+        self._running = False
+        self._asked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._last = 0.0
+        self._drains_left = 0
+        self._drained_at = 0
+        self.messages = 0
+        """Count of what has been read from peers."""
+        self.late = 0
+        """Steps that came late."""
+        self.longest = 0.0
+        """Seconds."""
+
+    def start(self) -> None:
+        self._running = True
+        self._last = self._loop.time()
+
+    def stop(self) -> None:
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def ask(self) -> None:
+        """A step at the end of this turn of the loop."""
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._step)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._step()
+
+    def _step(self) -> None:
+        self._asked = False
+        if not self._running:
+            return
+        now = self._loop.time()
+        judge = self._caught_up(now)
+        if self._tick(judge) or not judge:
+            self.ask()
+        end = self._loop.time()
+        self.longest = max(self.longest, end - now)
+        if self._running:
+            self._set_timer(end)
+
+    def _caught_up(self, now: float) -> bool:
+        """False while input may lie unread after a pause of the process: another turn of the loop reads it first."""
+        if now - self._last > _LATE:
+            self.late += 1
+            self._drains_left, self._drained_at = _MAX_DRAINS, -1
+        self._last = now
+        if not self._drains_left:
+            return True
+        if self._drained_at == self.messages and self._drains_left <= _MAX_DRAINS - 2:
+            self._drains_left = 0
+            return True
+        self._drained_at = self.messages
+        self._drains_left -= 1
+        return False
+
+    def _set_timer(self, now: float) -> None:
+        due = now + self._wakeup(now)
+        if self._timer is not None:
+            if self._timer_due <= due + 0.001 and self._timer_due > now:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_at(due, self._on_timer)

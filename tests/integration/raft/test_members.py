@@ -1,0 +1,166 @@
+"""Nodes that come, go and are replaced, on real sockets and disks."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from kvorum_raft.config import Limits
+from kvorum_raft.errors import NotLeader, RaftError, Refused
+from tests.integration.raft.harness import Cluster, wait_until
+
+LIMITS = Limits(checkpoint_log=20_000, hash_every=16)
+
+
+def _voters(cluster: Cluster, node_id: str) -> set[str]:
+    status = cluster.nodes[node_id].status()
+    found = {view.member.node_id for view in status.peers if not view.learner}
+    return found | ({node_id} if status.own is not None and not status.own_learner else set())
+
+
+async def _caught_up(cluster: Cluster, node_id: str) -> None:
+    leader = await cluster.leader()
+
+    def same() -> bool:
+        return cluster.nodes[node_id].status().applied_index >= leader.status().commit_index > 0
+
+    await wait_until(same, what=f"catching up of {node_id}")
+
+
+async def test_a_fourth_node_is_added_and_the_leader_removed(tmp_path: Path) -> None:
+    """Also P32: an old node that restarts before any compaction knows all four."""
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    await cluster.propose(100)
+    member = cluster.joins("n4")
+    await cluster.start("n4")
+    leader = await cluster.leader()
+    await leader.add(member)
+    await _caught_up(cluster, "n4")
+    assert cluster.nodes["n4"].status().own_learner
+    await leader.promote("n4")
+    await cluster.settled()
+    old = next(node_id for node_id in ("n1", "n2", "n3") if cluster.nodes[node_id] is not leader)
+    await cluster.stop(old)
+    await cluster.start(old)
+    await cluster.settled()
+    for node_id in cluster.nodes:
+        assert _voters(cluster, node_id) == {"n1", "n2", "n3", "n4"}
+    gone = (await cluster.leader()).status().node_id
+    await (await cluster.leader()).remove(gone)
+    await wait_until(lambda: gone in cluster.faults, what="the removed node to be told")
+    assert isinstance(cluster.faults[gone], Refused)
+    await cluster.nodes.pop(gone).stop()
+    await cluster.propose(20)
+    await cluster.settled()
+    left = {"n1", "n2", "n3", "n4"} - {gone}
+    for node_id in cluster.nodes:
+        assert _voters(cluster, node_id) == left
+    with pytest.raises(Refused, match="removed"):
+        await cluster.start(gone)
+    await cluster.stop()
+
+
+async def test_a_wiped_node_is_refused_until_it_is_replaced(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, limits=LIMITS)
+    await cluster.start()
+    while not all(node.status().statistics["log_base_index"] > 0 for node in cluster.nodes.values()):
+        await cluster.propose(200, size=100)
+    victim = (await cluster.followers())[0].status().node_id
+    await cluster.stop(victim)
+    shutil.rmtree(tmp_path / victim)
+    await cluster.start(victim)
+    await wait_until(lambda: victim in cluster.faults, what="refusal")
+    assert isinstance(cluster.faults.pop(victim), Refused)
+    await cluster.nodes.pop(victim).stop()
+    shutil.rmtree(tmp_path / victim)
+    member = cluster.joins(victim)
+    await cluster.start(victim)
+    leader = await cluster.leader()
+    await leader.replace(member)
+    await _caught_up(cluster, victim)
+    assert cluster.machines[victim].adopted, "the log alone does not reach back to the beginning"
+    await leader.promote(victim)
+    await cluster.settled()
+    assert _voters(cluster, victim) == {"n1", "n2", "n3"}
+    await cluster.stop(*[node_id for node_id in cluster.nodes if node_id != victim][:1])
+    await cluster.propose(20)
+    await cluster.stop()
+
+
+async def test_leadership_goes_where_it_is_told(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    await cluster.propose(100)
+    for _ in range(4):
+        leader = await cluster.leader()
+        to = next(node_id for node_id, node in cluster.nodes.items() if node is not leader)
+        began = time.monotonic()
+        assert await leader.transfer(to) == to
+        await wait_until(lambda to=to: cluster.nodes[to].is_leader, what="the new leader")  # type: ignore[misc]
+        assert time.monotonic() - began < 0.3, "it takes no election timeout"
+        await cluster.propose(10)
+    await cluster.stop()
+
+
+async def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    leader = await cluster.leader()
+    follower = (await cluster.followers())[0]
+    with pytest.raises(NotLeader):
+        await follower.remove("n1")
+    with pytest.raises(ValueError, match="not a member"):
+        await leader.promote("n9")
+    with pytest.raises(ValueError, match="reach"):
+        await leader.add(cluster.joins("n9"))
+    with pytest.raises(ValueError, match="forward only"):
+        await leader.set_time(1)
+    other = follower.status().own
+    assert other is not None
+    with pytest.raises(ValueError, match="waits to be added"):
+        await leader.replace(other)
+    await cluster.stop()
+
+
+async def test_members_change_under_load(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, limits=LIMITS)
+    await cluster.start()
+    over = False
+    acknowledged: list[bytes] = []
+
+    async def work(number: int) -> None:
+        count = 0
+        while not over:
+            payload = f"{number}/{count}".encode()
+            try:
+                await (await cluster.leader()).propose(payload)
+            except RaftError:
+                await asyncio.sleep(0)
+            else:
+                acknowledged.append(payload)
+            count += 1
+
+    tasks = [asyncio.create_task(work(number)) for number in range(8)]
+    for round_ in range(2):
+        name = f"x{round_}"
+        member = cluster.joins(name)
+        await cluster.start(name)
+        await (await cluster.leader()).add(member)
+        await _caught_up(cluster, name)
+        await (await cluster.leader()).promote(name)
+        gone = (await cluster.leader()).status().node_id
+        await (await cluster.leader()).remove(gone)
+        await wait_until(lambda gone=gone: gone in cluster.faults, what="the removed node to be told")  # type: ignore[misc]
+        await cluster.nodes.pop(gone).stop()
+    over = True
+    await asyncio.gather(*tasks)
+    await cluster.settled()
+    node_id = (await cluster.leader()).status().node_id
+    applied = cluster.machines[node_id].payloads
+    assert len(acknowledged) > 50
+    assert set(acknowledged) <= set(applied)
+    assert len(applied) == len(set(applied))
+    await cluster.stop()

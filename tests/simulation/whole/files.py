@@ -1,0 +1,135 @@
+"""The files of a machine beside its environments: what a power cut leaves of them, and how to put them back.
+
+They are real files, in a folder in memory. Of each file the content at its last sync is kept, and of each folder the
+names at its own last sync. A cut takes each folder as it is or as it was synced, and each file that is not as it was
+synced whole, old, torn or empty. Names and contents are independent, as with most file systems: a renamed draft whose
+folder was not synced may have its old name again, and a name that was synced may lead to a file that was not.
+
+The tag in a `data.mdb` is not content (its `Storage` has its own model), and what lies in folders named in `DURABLE` is
+synced by its owner by other ways, and is left alone.
+"""
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tests.simulation.whole.vault import TAG
+
+DURABLE: Final = frozenset({"raft"})
+Tree = dict[str, bytes | None]
+"""Content of all files by their paths below the folder; None = a folder."""
+
+
+class Files:
+    """All that is below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._contents: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, tuple[int, bool]]] = {}
+        self.lost = 0
+        """Files and names that cuts have taken."""
+
+    def sync(self, path: Path) -> None:
+        """fsync of a file or folder. Raises OSError."""
+        inode = path.stat().st_ino
+        if path.is_dir():
+            self._names[inode] = _list(path)
+        else:
+            self._contents[inode] = path.read_bytes()
+
+    # ---- as they are
+
+    def tree(self) -> Tree:
+        found: Tree = {}
+        for path in sorted(self.folder.rglob("*")):
+            found[str(path.relative_to(self.folder))] = None if path.is_dir() else path.read_bytes()
+        return found
+
+    def restore(self, tree: Tree) -> None:
+        """Put everything back; what has not changed is not touched."""
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            name = str(path.relative_to(self.folder))
+            if name not in tree or (tree[name] is None) != path.is_dir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name, content in sorted(tree.items()):
+            path = self.folder / name
+            if content is None:
+                path.mkdir(exist_ok=True)
+            elif not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+
+    # ---- a cut
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep what was synced, and something of the rest."""
+        if not self.folder.exists():
+            return
+        here = {path.stat().st_ino: path for path in [self.folder, *self.folder.rglob("*")]}
+        tree: Tree = {}
+        self._fold(rng, self.folder.stat().st_ino, "", here, tree)
+        self.restore(tree)
+        self._contents.clear()
+        self._names.clear()
+        for path in [self.folder, *self.folder.rglob("*")]:
+            self.sync(path)
+
+    def _fold(self, rng: random.Random, inode: int, prefix: str, here: dict[int, Path], tree: Tree) -> None:
+        now = _list(here[inode]) if inode in here else {}
+        synced = self._names.get(inode, {})
+        names = now
+        if now != synced and not prefix.startswith(tuple(DURABLE)) and rng.random() < 0.5:
+            names = {**synced, **{name: now[name] for name in now.keys() & DURABLE}}
+            self.lost += 1
+        for name, (child, is_folder) in sorted(names.items()):
+            path = f"{prefix}{name}"
+            if is_folder:
+                tree[path] = None
+                self._fold(rng, child, f"{path}/", here, tree)
+            else:
+                tree[path] = self._content(rng, child, path, here)
+
+    def _content(self, rng: random.Random, inode: int, path: str, here: dict[int, Path]) -> bytes:
+        now = here[inode].read_bytes() if inode in here else None
+        synced = self._contents.get(inode)
+        if now is not None and (now == synced or now.startswith(TAG) or path.startswith(tuple(DURABLE))):
+            return now
+        self.lost += 1
+        if now is None:
+            return synced or b""
+        return rng.choice((now, synced or b"", now[: rng.randrange(len(now) + 1)], bytes(len(now))))
+
+
+def _list(folder: Path) -> dict[str, tuple[int, bool]]:
+    with os.scandir(folder) as entries:
+        return {entry.name: (entry.inode(), entry.is_dir()) for entry in entries}
+
+
+def release(folder: Path) -> list[int]:
+    """What the kernel does with the descriptors that a dead process had open below a folder, locks with them. They stay
+    taken, and lead nowhere, until the caller closes them: somebody of the dead process may still do so."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith(f"{folder}/"):
+            os.dup2(nowhere, fd)
+            found.append(fd)
+    os.close(nowhere)
+    return found
+
+
+def close_released(fds: list[int]) -> None:
+    """Those that still lead nowhere."""
+    for fd in fds:
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}") == os.devnull:
+                os.close(fd)
+        except OSError:
+            continue

@@ -1,0 +1,313 @@
+"""Checkpoints are made when they are due, one at a time; a failure is logged, counted and tried again (case P36)."""
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvorum_raft.background import Stopping, ThreadBackground
+from kvorum_raft.base import Base
+from kvorum_raft.checkpointer import Checkpointer
+from kvorum_raft.checkpoints import Checkpoints, PipeCopier
+from kvorum_raft.errors import RaftFault
+from kvorum_raft.manifest import Manifest
+from kvorum_raft.seams import StateFacts
+from tests.unit.raft.fake_state import (
+    FakeMachine,
+    StepBackground,
+    assert_all_whole,
+    broken_disk,
+    checkpoints_in,
+    describe,
+    no_space,
+)
+
+
+class Fixture:
+    def __init__(self, folder: Path, *, minimum: int = 1000, jobs: int = 64) -> None:
+        self.machine = FakeMachine(b"content", 10)
+        self.checkpoints = checkpoints_in(folder)
+        self.background = StepBackground(jobs)
+        self.now = 0.0
+        self.known = True
+        self.made: list[Manifest] = []
+        self.failed: list[str] = []
+        self.faults: list[RaftFault] = []
+        self.one = Checkpointer(
+            self.checkpoints,
+            self.machine,
+            self.background,
+            self._describe,
+            clock=lambda: self.now,
+            on_done=self.made.append,
+            on_failed=self.failed.append,
+            on_fault=self.faults.append,
+            minimum=minimum,
+        )
+
+    def _describe(self, facts: StateFacts) -> Base | None:
+        return describe(facts) if self.known else None
+
+    def grow(self, size: int) -> None:
+        self.machine.put(self.machine.data)
+        self.one.note_bytes(size)
+
+    def run(self) -> None:
+        self.one.tick()
+        self.background.run_all()
+
+
+def test_one_is_made_when_the_log_has_grown(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.grow(999)
+    one.run()
+    assert one.made == [] and not one.background.waiting
+    one.grow(1)
+    one.one.tick()
+    assert len(one.background.waiting) == 1 and one.made == []
+    one.now = 2.5
+    one.background.run_all()
+    assert not one.one.busy
+    assert [manifest.base.index for manifest in one.made] == [12]
+    assert one.checkpoints.manifests == tuple(one.made)
+    assert_all_whole(one.checkpoints, one.machine)
+    assert all(image.closed for image in one.machine.images)
+    one.now = 4.0
+    assert one.one.statistics() == {
+        "checkpoints": 1,
+        "checkpoint_failures": 0,
+        "checkpoint_seconds": 2.5,
+        "checkpoint_age": 1.5,
+        "checkpoint_bytes": one.made[0].size,
+        "replay_bytes": 0,
+    }
+
+
+def test_a_large_state_is_copied_less_often(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.machine.data = b"x" * 40_000
+    one.grow(9_000)
+    one.run()
+    assert one.made == []
+    one.grow(1_100)
+    one.run()
+    assert len(one.made) == 1
+
+
+def test_what_comes_in_while_one_is_made_counts_for_the_next(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.grow(1000)
+    one.one.tick()
+    one.grow(700)
+    one.one.tick()  # only one at a time
+    one.background.run_all()
+    assert [manifest.base.index for manifest in one.made] == [11]
+    assert one.one.statistics()["replay_bytes"] == 700
+    one.grow(300)
+    one.run()
+    assert [manifest.base.index for manifest in one.made] == [11, 13]
+
+
+def test_two_are_kept(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    for _ in range(5):
+        one.grow(1000)
+        one.run()
+    assert [manifest.base.index for manifest in one.checkpoints.manifests] == [14, 15]
+
+
+def test_a_failure_is_logged_and_counted_and_the_next_one_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Fixture(tmp_path)
+    one.machine.copy_errors.append(RuntimeError("the state holds a lock"))
+    one.grow(1000)
+    with caplog.at_level(logging.ERROR):
+        one.run()
+    assert "the state holds a lock" in caplog.text
+    assert len(one.failed) == 1 and one.one.statistics()["checkpoint_failures"] == 1
+    assert one.machine.images[0].closed and not one.one.busy
+    assert list(tmp_path.iterdir()) == []
+    one.now = 29.0
+    one.run()
+    assert one.made == []
+    one.now = 31.0
+    one.run()
+    assert len(one.made) == 1 and one.faults == []
+
+
+@pytest.mark.parametrize("fails_at", ["image", "describe", "copy", "inspect"])
+def test_each_step_may_fail(tmp_path: Path, fails_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Fixture(tmp_path)
+
+    def raises(*arguments: object) -> None:
+        raise ValueError("no")
+
+    if fails_at == "describe":
+        one.known = False
+    elif fails_at == "copy":
+        one.machine.copy_errors.append(no_space())
+    else:
+        monkeypatch.setattr(one.machine, fails_at, raises)
+    one.grow(1000)
+    one.run()
+    assert len(one.failed) == 1 and one.made == [] and one.faults == []
+    assert all(image.closed for image in one.machine.images)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    one.known = True
+    one.now = 31.0
+    one.run()
+    assert len(one.made) == 1
+
+
+def test_a_broken_disk_is_a_fault(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.machine.copy_errors.append(broken_disk())
+    one.grow(1000)
+    one.run()
+    assert len(one.faults) == 1 and one.failed == []
+
+
+def test_a_forced_one_is_made_at_once_and_tried_again_without_haste(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.machine.copy_errors.append(no_space())
+    one.one.force()
+    one.run()
+    assert len(one.failed) == 1
+    for _ in range(10):
+        one.one.force()
+        one.run()
+    assert len(one.failed) == 1 and one.made == []
+    one.now = 31.0
+    one.run()
+    assert len(one.made) == 1
+    one.run()
+    assert len(one.made) == 1
+
+
+def test_forcing_while_one_is_made_makes_another(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.one.force()
+    one.one.tick()
+    one.grow(1)
+    one.one.force()
+    one.background.run_all()
+    one.run()
+    assert [manifest.base.index for manifest in one.made] == [10, 11]
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_after_an_install_the_running_one_is_not_wanted(tmp_path: Path, steps: int) -> None:
+    one = Fixture(tmp_path)
+    one.grow(1000)
+    one.one.tick()
+    for _ in range(steps):
+        one.background.run_one()
+    one.one.restart(300)
+    one.background.run_all()
+    assert not one.one.busy and one.one.statistics()["replay_bytes"] == 300
+    assert len(one.checkpoints.manifests) == (1 if steps >= 2 else 0), "what was to be published already stays"
+    assert all(image.closed for image in one.machine.images)
+    one.grow(700)
+    one.run()
+    assert one.made[-1].base.index == 12
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_stop_between_any_two_steps_leaves_whole_ones(tmp_path: Path, steps: int) -> None:
+    one = Fixture(tmp_path)
+    one.grow(1000)
+    one.one.tick()
+    for _ in range(steps):
+        one.background.run_one()
+    one.background.stop()
+    one.one.stop()
+    assert all(image.closed for image in one.machine.images)
+    one.run()
+    found = checkpoints_in(tmp_path)
+    assert len(found.manifests) == (1 if steps == 3 else 0)
+    assert_all_whole(found, one.machine)
+
+
+def test_a_copy_that_is_stopped_is_no_failure(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.machine.copy_errors.append(Stopping("the node stops"))
+    one.grow(1000)
+    one.run()
+    assert one.failed == [] and one.one.statistics()["checkpoint_failures"] == 0
+    assert one.machine.images[0].closed and list(tmp_path.iterdir()) == []
+
+
+def is_empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
+
+
+async def test_with_real_threads_a_stop_in_the_middle_of_a_copy_is_quick_and_leaves_nothing(tmp_path: Path) -> None:
+    background = ThreadBackground(asyncio.get_running_loop())
+    halfway, never = threading.Event(), threading.Event()
+    pauses = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses > 3:
+            halfway.set()
+        never.wait(0.001)
+
+    checkpoints = Checkpoints(tmp_path, copier=PipeCopier(1.0, stopping=background.stopping, sleep=sleep))
+    checkpoints.load()
+    machine = FakeMachine(bytes(100 << 20), 10)
+    outcomes: list[object] = []
+    one = Checkpointer(
+        checkpoints,
+        machine,
+        background,
+        describe,
+        clock=lambda: 0.0,
+        on_done=outcomes.append,
+        on_failed=outcomes.append,
+        on_fault=outcomes.append,
+    )
+    one.force()
+    one.tick()
+    assert one.busy
+    await asyncio.to_thread(halfway.wait)
+    background.stop()
+    one.stop()
+    await asyncio.sleep(0)
+    assert machine.images[0].closed and outcomes == [] and pauses < 50
+    assert is_empty(tmp_path) and not any("kvorum" in thread.name for thread in threading.enumerate())
+
+
+async def test_with_real_threads_one_is_made(tmp_path: Path) -> None:
+    background = ThreadBackground(asyncio.get_running_loop())
+    checkpoints = Checkpoints(tmp_path, copier=PipeCopier(1e12, stopping=background.stopping))
+    checkpoints.load()
+    machine = FakeMachine(bytes(range(256)) * 40_000, 10)
+    made: asyncio.Future[Manifest] = asyncio.get_running_loop().create_future()
+    one = Checkpointer(
+        checkpoints,
+        machine,
+        background,
+        describe,
+        clock=lambda: 0.0,
+        on_done=made.set_result,
+        on_failed=lambda why: made.set_exception(AssertionError(why)),
+        on_fault=made.set_exception,
+    )
+    one.force()
+    one.tick()
+    assert (await made).base.index == 10
+    background.stop()
+    one.stop()
+    assert_all_whole(checkpoints_in(tmp_path), machine)
+
+
+def test_a_background_that_takes_no_more_is_a_failure_like_others(tmp_path: Path) -> None:
+    one = Fixture(tmp_path, jobs=0)
+    one.grow(1000)
+    one.run()
+    assert len(one.failed) == 1 and one.machine.images[0].closed and not one.one.busy
