@@ -5,17 +5,19 @@ goes. What is wrong with one part is raised where it is added; the limits on the
 sent.
 """
 
+import warnings
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Self, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import WriteOutcome
 from kvorum.commit import CommitResult, commit_result
 from kvorum.durations import Duration
 from kvorum.entry import Entry, parse_versionstamp
-from kvorum.errors import InvalidArgument, LimitExceeded
-from kvorum.keys import KeyPart
+from kvorum.errors import InvalidArgument, LimitExceeded, OutOfRange, TypeMismatch
+from kvorum.keys import KeyPart, decode_key
 from kvorum.link import Link
 from kvorum.message import Message
 from kvorum.mutation import (
@@ -30,6 +32,10 @@ from kvorum.mutation import (
 )
 
 _BACKOFF_STEP_SIZE: Final = 4
+_NUMERIC: Final = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MIN, pb.MUTATION_TYPE_MAX, pb.MUTATION_TYPE_ADD))
+_SHOWN_KEYS: Final = 3
+_SHOWN_SIZE: Final = 120
+"""Characters of a key in an error."""
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
 
 
@@ -43,10 +49,10 @@ class AtomicBuilder:
     """Everything of an atomic operation but its commit. Methods return the builder itself.
 
     All checks come first, against the state before the commit, wherever they stand in the chain; then mutations in the
-    order given, then enqueues.
+    order given, then enqueues. One that was filled and is thrown away without a commit gives a ResourceWarning.
     """
 
-    __slots__ = ("_acked", "_key_size", "_link", "_size", "_write")
+    __slots__ = ("_acked", "_forgotten", "_key_size", "_link", "_size", "_write")
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -54,6 +60,18 @@ class AtomicBuilder:
         self._size = 0
         self._key_size = 0
         self._acked: list[Message] = []
+        self._forgotten = False
+        """It has parts, the last of which was accepted, and was never committed."""
+
+    def __del__(self) -> None:
+        # Missing after an __init__ that did not end.
+        if getattr(self, "_forgotten", False):
+            warnings.warn(
+                "an atomic operation was filled and never committed: nothing of it happened",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     # ---- checks
 
@@ -81,6 +99,7 @@ class AtomicBuilder:
 
         Errors: InvalidKey, InvalidArgument, LimitExceeded.
         """
+        self._forgotten = False
         unset = versionstamp is _Unset.UNSET
         if isinstance(key, Entry):
             if unset and exists is None and version_le is None:
@@ -100,6 +119,7 @@ class AtomicBuilder:
             check.versionstamp = _stamp(versionstamp)
         self._write.checks.append(check)
         self._size += len(check.key)
+        self._forgotten = True
         return self
 
     # ---- mutations
@@ -109,13 +129,16 @@ class AtomicBuilder:
 
         Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
         """
+        self._forgotten = False
         return self._valued(set_mutation(key, value, expire_in))
 
     def delete(self, key: Sequence[KeyPart]) -> Self:
         """Remove a key; fine if it is absent. Errors: InvalidKey, LimitExceeded."""
+        self._forgotten = False
         mutation = delete_mutation(key)
         self._write.mutations.append(mutation)
         self._size += len(mutation.key)
+        self._forgotten = True
         return self
 
     def sum(
@@ -135,6 +158,7 @@ class AtomicBuilder:
 
         Errors: InvalidKey, InvalidValue, LimitExceeded.
         """
+        self._forgotten = False
         return self._valued(sum_mutation(key, number, minimum, maximum, clamp))
 
     def min(self, key: Sequence[KeyPart], number: int) -> Self:
@@ -142,10 +166,12 @@ class AtomicBuilder:
 
         Errors: InvalidKey, InvalidValue, LimitExceeded; at commit TypeMismatch if it is no counter.
         """
+        self._forgotten = False
         return self._valued(extremum_mutation(key, number, largest=False))
 
     def max(self, key: Sequence[KeyPart], number: int) -> Self:
         """Store the larger of a counter and `number`; see `min`."""
+        self._forgotten = False
         return self._valued(extremum_mutation(key, number, largest=True))
 
     # ---- queues
@@ -160,12 +186,14 @@ class AtomicBuilder:
         backoff_schedule: Sequence[Duration] | None = None,
     ) -> Self:
         """Put a message on a queue; see `Kv.enqueue`."""
+        self._forgotten = False
         message = enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule)
         self._write.enqueues.append(message)
         self._size += len(message.payload)
         self._size += _BACKOFF_STEP_SIZE * len(message.backoff.delays_ms)
         for key in message.keys_if_undelivered:
             self._size += len(key)
+        self._forgotten = True
         return self
 
     def ack(self, message: Message) -> Self:
@@ -176,10 +204,12 @@ class AtomicBuilder:
 
         Errors: InvalidArgument.
         """
+        self._forgotten = False
         if not isinstance(message, Message):
             raise InvalidArgument(f"ack takes a Message, got {type(message).__name__}")
         self._write.settles.add(message_id=message.message_id, lease_id=message.lease_id, kind=pb.SETTLE_KIND_ACK)
         self._acked.append(message)
+        self._forgotten = True
         return self
 
     # ---- for the commit
@@ -189,10 +219,12 @@ class AtomicBuilder:
         self._key_size += key_size
         self._size += key_size + len(mutation.value) + len(mutation.sum_min) + len(mutation.sum_max)
         self._write.mutations.append(mutation)
+        self._forgotten = True
         return self
 
     def _serialise(self) -> bytes:
         """Errors: LimitExceeded."""
+        self._forgotten = False
         write = self._write
         parts = len(write.mutations) + len(write.enqueues) + len(write.settles)
         for limit, allowed, got, what in (
@@ -204,6 +236,17 @@ class AtomicBuilder:
             if got > allowed:
                 raise LimitExceeded(limit, allowed, got, what)
         return write.SerializeToString()
+
+    def _judge(self, outcome: WriteOutcome) -> CommitResult:
+        """See `commit_result`; errors of sums name the keys that they can be about."""
+        try:
+            return commit_result(outcome)
+        except (TypeMismatch, OutOfRange) as error:
+            keys = [_shown_key(one.key) for one in self._write.mutations if one.type in _NUMERIC]
+            if not keys:
+                raise
+            more = f" … ({len(keys)} keys)" if len(keys) > _SHOWN_KEYS else ""
+            raise type(error)(f"{' or '.join(keys[:_SHOWN_KEYS])}{more}: {error}") from None
 
     def _result(self, result: CommitResult) -> CommitResult:
         if result.ok:
@@ -225,7 +268,12 @@ class AtomicOperation(AtomicBuilder):
         """
         link = self._link
         outcome = await link.backend.write(self._serialise(), timeout=link.within(timeout))
-        return self._result(commit_result(outcome))
+        return self._result(self._judge(outcome))
+
+
+def _shown_key(key: bytes) -> str:
+    text = repr(decode_key(key))
+    return text if len(text) <= _SHOWN_SIZE else f"{text[:_SHOWN_SIZE]}…"
 
 
 def _stamp(versionstamp: str | Entry) -> bytes:

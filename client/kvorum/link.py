@@ -10,7 +10,7 @@ from typing import Final
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Backend, Consumer, WriteOutcome
 from kvorum.durations import Duration, seconds
-from kvorum.errors import Closed
+from kvorum.errors import Closed, InvalidArgument
 
 
 class Link:
@@ -37,6 +37,14 @@ class Link:
     def within(self, timeout: Duration | None) -> float:
         """The seconds that a call may take. Errors: InvalidArgument."""
         return self.timeout if timeout is None else seconds(timeout, "timeout")
+
+
+def wrong_loop() -> InvalidArgument:
+    """The error of a call from another event loop: its futures could never complete there, and the call would hang."""
+    return InvalidArgument(
+        "this database belongs to the event loop that opened it, and was called from another one:"
+        " open one for each loop, or use kvorum.sync from other threads"
+    )
 
 
 class ClosedBackend:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 from kvorum import kv as asynchronous
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicBuilder
-from kvorum.commit import CommitResult, commit_result
+from kvorum.commit import CommitResult
 from kvorum.consistency import Consistency
 from kvorum.durations import Duration
 from kvorum.entry import Entry
@@ -122,7 +122,7 @@ class AtomicOperation(AtomicBuilder):
         op, within = self._serialise(), self._link.within(timeout)
 
         async def write() -> CommitResult:
-            return commit_result(await self._link.backend.write(op, timeout=within))
+            return self._judge(await self._link.backend.write(op, timeout=within))
 
         return self._result(self._background.call(write))
 

@@ -19,6 +19,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.backend import WriteOutcome
+from kvorum.link import wrong_loop
 from kvorum_raft.errors import RaftError
 
 from .admission import MAX_WEIGHT
@@ -56,6 +57,10 @@ async def open_embedded(
     """
     private = None if path is not None else Path(tempfile.mkdtemp(prefix="kvorum-"))
     folder = private if private is not None else Path(str(path))
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgument(f"the name of a database's folder must be UTF-8, got {str(folder)!a}") from None
     if folder.exists() and not folder.is_dir():
         raise errors.InvalidArgument(f"{folder} is a file; an embedded database is a folder")
     if all((folder / name).is_dir() for name in ("raft", "state")):
@@ -225,6 +230,8 @@ class EmbeddedBackend:
 
     async def close(self) -> None:
         """See `Backend.close`. What was never started goes back to its queue."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise wrong_loop()
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -232,6 +239,8 @@ class EmbeddedBackend:
     # ---- inside
 
     def _check_open(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise wrong_loop()
         if self._closing is not None:
             raise errors.Closed("this database is closed")
         if self._consensus.fault is not None:

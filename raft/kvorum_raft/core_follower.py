@@ -55,6 +55,7 @@ class FollowerSide(SnapshotSide):
         self._follow(self.term, node)
         self._pre_votes = set()
         self._contact = now
+        self._hollow_waits = 0
         self._waited_for_clock = False
         self._rearm(now)
 

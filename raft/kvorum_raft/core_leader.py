@@ -108,6 +108,13 @@ class LeaderSide(CoreState):
         ]
         return Node(max(found)[1]) if found else None
 
+    def _pass_on(self) -> None:
+        """A leader without a state makes somebody else's log complete, and lets it take over."""
+        if self.hollow and self._transfer is None and self._SyncObj__raftState == LEADER:
+            successor = self._successor()
+            if successor is not None and self._progress[successor].match_index == self.journal.last_index:
+                self.transfer(successor.id, lambda error: None)
+
     def _pursue_transfer(self, now: float) -> None:
         transfer = self._transfer
         if transfer is None:

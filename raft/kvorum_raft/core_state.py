@@ -127,6 +127,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         new_id: Callable[[], bytes],
         first_payload: Callable[[bytes], bytes] | None = None,
         joining: bool = False,
+        incarnation: bytes | None = None,
     ) -> None:
         if VERSION != PINNED:
             raise RaftFault(f"kvorum replaces private methods of PySyncObj {PINNED}; {VERSION} is installed")
@@ -141,6 +142,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._clock, self._rng, self._new_id = clock, rng, new_id
         self._first_payload = first_payload
         self._joining = joining
+        self._incarnation = incarnation
         self.snapshots: Snapshots | None = None
         self.low_space = False
         """This node's disk is nearly full."""
@@ -162,6 +164,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._uncommitted_bytes = 0
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
         self._voters: frozenset[str] = frozenset()
+        self._counts = False
+        self._configured_by: Entry | None = None
+        self._hollow_waits = 0
         self._resign = False
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
@@ -196,7 +201,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         journal, applied = self.journal, self.machine.applied_index
         self.hollow = applied < journal.base_index
         """The state is behind the beginning of the log: it takes a snapshot to go on. Until then this node stores,
-        acknowledges and votes, since its log is whole, but never leads."""
+        acknowledges and votes, since its log is whole. It leads only if nobody else can, and only to pass its log on
+        to somebody who then takes over."""
         if applied > journal.last_index:
             raise RaftFault(f"the state holds entry {applied}, but the log ends at entry {journal.last_index}")
         self._SyncObj__raftLog = journal
@@ -276,12 +282,17 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
     def _configure(self) -> None:
         """The newest configuration in the log rules, committed or not; truncation brings the previous one back."""
         entries = self.journal.configurations
+        if entries and entries[-1] is self._configured_by:
+            return  # the common case: asked after each append
+        self._configured_by = entries[-1] if entries else None
         found = cf.decode(entries[-1].payload) if entries else self._formation
         if found is None or found == self.configuration:
             return
         self._forget_replaced(found)
         self.configuration = found
         self._voters = found.voters
+        own = found.find(self.node_id)
+        self._counts = own is not None and not own.learner and self._incarnation in (None, own.incarnation)
         others = {Node(node_id) for node_id in found.incarnations if node_id != self.node_id}
         self._SyncObj__otherNodes = others
         now = self._clock()
@@ -310,8 +321,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
 
     @property
     def votes(self) -> bool:
-        """Counts in the configuration that is in force."""
-        return self.node_id in self._voters
+        """Counts in the configuration that is in force: this very folder, not one that had its name before."""
+        return self._counts
 
     # ------------------------------------------------------------------ roles
 

@@ -22,7 +22,8 @@ class Overloaded(RaftError):
 
 
 class ChangePending(RaftError):
-    """Another change of the members is not committed yet; nothing was appended."""
+    """Another change of the members is not committed yet, or the leader has not met all that it concerns; nothing was
+    appended: try again."""
 
     definite = True
 

@@ -82,11 +82,13 @@ class LogStore:
             if data.exists():
                 _forget_cached_pages(data)
             env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
-            _check_size(env, data)
+            _fill_up(env, data)
             store = cls(path, env)
             store._check_format()
             _sync_folder(path)
             _sync_folder(path.parent)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
+            raise RaftFault(f"the log in {path} is damaged: {error}") from error
         except (lmdb.Error, OSError) as error:
             raise RaftFault(f"the log in {path} cannot be opened: {error}") from error
         return store
@@ -374,13 +376,15 @@ def _forget_cached_pages(data: Path) -> None:
         os.close(fd)
 
 
-def _check_size(env: lmdb.Environment, data: Path) -> None:
-    """A file that was cut short would end the process by SIGBUS when it is read."""
+def _fill_up(env: lmdb.Environment, data: Path) -> None:
+    """A file that is shorter than its pages say would end the process by SIGBUS when it is read.
+
+    It need not be damaged: pages that a transaction took and gave back are never written. So it gets its length, and
+    if something is missing, `verify` reads zeros where an entry should be.
+    """
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    size = data.stat().st_size
-    # A new environment has two meta pages that may not be on disk yet.
-    if size < needed and env.info()["last_txnid"] > 0:
-        raise RaftFault(f"the log in {data.parent} is damaged: {size} bytes of {needed}")
+    if data.stat().st_size < needed:
+        os.truncate(data, needed)
 
 
 def _sync_folder(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.errors import ConfigurationError, NotLeader, RaftError
+from kvorum_raft.errors import ChangePending, ConfigurationError, NotLeader, RaftError
 from kvorum_raft.pysyncobj_fixes import SafeSyncObj
 from kvorum_raft.seams import Applied, Member
 
@@ -59,7 +59,7 @@ class Membership:
         has = self._core.match_index(node_id)
         missing = self._core.journal.last_index - has
         if not has or not self._core.is_connected(node_id):
-            raise ValueError(f"node {node_id} cannot be reached, or has nothing yet: promote it when it has caught up")
+            raise ChangePending(f"node {node_id} has not been heard of by this leader yet: try again")
         if missing > CAUGHT_UP:
             raise ValueError(f"node {node_id} lacks {missing} entries still: promote it when it has caught up")
         await self._change(lambda now: now.with_promoted(node_id))
@@ -89,6 +89,16 @@ class Membership:
             raise NotLeader("this node does not lead, or has only just begun to")
         return self._core.configuration
 
+    def _check_majority(self, changed: cf.Configuration) -> None:
+        """A change that those who are there cannot commit would stop the cluster, and nothing could take it back."""
+        core = self._core
+        there = [one for one in sorted(changed.voters) if one == core.node_id or core.is_connected(one)]
+        if len(there) < changed.quorum:
+            raise ValueError(
+                f"of the voters {', '.join(sorted(changed.voters))} only {', '.join(there) or 'none'} can be reached: "
+                f"they could not decide anything, {changed.quorum} are needed"
+            )
+
     async def _look(self, member: Member) -> pb.Hello:
         try:
             hello = await self._meet(member)
@@ -104,7 +114,9 @@ class Membership:
         def done(_: Applied | None, error: RaftError | None) -> None:
             _settle(future, error, None)
 
-        self._core.change(alter(self._configuration()), done)
+        changed = alter(self._configuration())
+        self._check_majority(changed)
+        self._core.change(changed, done)
         self._step()
         await future
 

@@ -135,7 +135,7 @@ class RaftNode:
         self._on_leadership: list[Callable[[bool], None]] = []
         self._on_applied: list[Callable[[Applied], None]] = []
         self._on_installed: list[Callable[[int], None]] = []
-        self._role_seen: tuple[bool, str | None] = (False, None)
+        self._role_seen: tuple[bool, str | None, Member | None] = (False, None, None)
         self._waiters = StateWaiters()
         self._lock_fd: int | None = None
         self._store: LogStore | None = None
@@ -201,6 +201,7 @@ class RaftNode:
             new_id=lambda: self._random_bytes(cf.ID_SIZE),
             first_payload=self._first_payload,
             joining=config.join and empty,
+            incarnation=identity.incarnation,
         )
         self._snapshots = self._core.snapshots = Snapshotting(
             self._core,
@@ -530,7 +531,7 @@ class RaftNode:
         self._loop.call_soon(self._tell_role)
 
     def _tell_role(self) -> None:
-        role = (self.is_leader, self._core.leader_id if self._running else None)
+        role = (self.is_leader, self._core.leader_id if self._running else None, self.leader)
         if role != self._role_seen:
             self._role_seen = role
             for callback in self._on_leadership:
@@ -541,6 +542,7 @@ class RaftNode:
         self._transport.update(one.member for one in configuration.members)
         self._admissions.configured(configuration, committed)
         self._transport.expel(self._admissions.unwanted)
+        self._loop.call_soon(self._tell_role)  # a leader's address may be known only now
 
     def read_answered(self, read_id: int, ok: bool, index: int) -> None:
         self._reads.answered(read_id, ok, index)

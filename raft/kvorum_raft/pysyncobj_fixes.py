@@ -36,6 +36,8 @@ from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftError
 MAX_TERM_STEP: Final = 1 << 32
 """Terms that elections cannot pass through while a node is away: a hundred a second for a year."""
 
+_HOLLOW_WAITS: Final = 3
+"""Election timeouts that a node without a state leaves to the others."""
 _ANSWERS_TO_LEADERS: Final = ("append_reply", "snapshot_reply")
 _LEARNING: Final = ("append", "snapshot_offer", "snapshot_chunk")
 _log = logging.getLogger("kvorum.raft")
@@ -58,6 +60,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if judge and self.configuration is not None:
             if self._SyncObj__raftState == LEADER:
                 self._judge_office(now)
+                self._pass_on()
                 self._pursue_transfer(now)
             elif self._SyncObj__raftElectionDeadline <= now:
                 self._election_due(now)
@@ -81,7 +84,8 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         self._rearm(now)
         if not self.votes:
             return
-        if self.hollow or self.installing:
+        if self.installing or (self.hollow and self._hollow_waits < _HOLLOW_WAITS):
+            self._hollow_waits += 1
             self._set_leader(None)
             return  # without a state it could serve nobody
         if self.journal.unsynced_age(now) > self._timing.election_min:

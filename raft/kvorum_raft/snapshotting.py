@@ -33,6 +33,8 @@ _CUT_AT_ONCE: Final = 256
 """Entries: deleting is a transaction of the log's own thread, and the next append waits behind it."""
 _CUT_PAUSE: Final = 0.02
 _TICK: Final = 0.25
+_STORE_AGAIN: Final = 10.0
+"""Seconds until a snapshot that found no room is stored again: the file that came is kept."""
 _log = logging.getLogger("kvorum.raft")
 
 
@@ -92,6 +94,7 @@ class Snapshotting:
         self._on_installed = installed
         self._fault = fault
         self._noted = 0
+        self._again: tuple[float, Callable[[], None]] | None = None
         self._cut_goal = 0
         self._cut_due = self._tick_due = float("-inf")
         self.checkpointer = Checkpointer(
@@ -126,6 +129,9 @@ class Snapshotting:
     def tick(self) -> None:
         """Between two entries, now and then."""
         now = self._clock()
+        if self._again is not None and now >= self._again[0]:
+            (_, again), self._again = self._again, None
+            again()
         if now >= self._tick_due and not (self._core.hollow or self._core.installing):
             self._tick_due = now + _TICK
             self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
@@ -140,9 +146,11 @@ class Snapshotting:
         self._plan_cut()
 
     def _plan_cut(self) -> None:
-        """Behind the older of two checkpoints, never behind the newest: it may turn out to be damaged."""
-        if len(self._checkpoints.manifests) >= 2:
-            self._cut_goal = self._checkpoints.manifests[-2].base.index
+        """Behind the older of two checkpoints, never behind the newest: it may turn out to be damaged. One that lies
+        ahead of the state (a snapshot that came too late, or was not installed) does not count."""
+        usable = [one.base.index for one in self._checkpoints.manifests if one.base.index <= self._core.applied_index]
+        if len(usable) >= 2:
+            self._cut_goal = usable[-2]
 
     def _cut(self) -> None:
         journal = self._journal
@@ -195,6 +203,10 @@ class Snapshotting:
     def _prepared(
         self, node: Node, manifest: Manifest, prepared: PreparedState | None, error: Exception | None
     ) -> None:
+        if prepared is None and not isinstance(error, ValueError):
+            _log.error("the snapshot of entry %d cannot be stored yet: %s", manifest.base.index, error)
+            self._again = (self._clock() + _STORE_AGAIN, partial(self._complete, node, manifest))
+            return
         if prepared is None:
             _log.error("the snapshot of entry %d cannot become the state: %s", manifest.base.index, error)
             self._receiver.release()

@@ -24,10 +24,10 @@ class SimDisk:
 
     def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
         found: list[Entry] = []
-        while first + len(found) in self.entries and len(found) < count:
+        size = 0
+        while first + len(found) in self.entries and len(found) < count and size <= max_bytes:
             found.append(parse(self.entries[first + len(found)]))
-            if sum(entry.size for entry in found) > max_bytes:
-                break
+            size += found[-1].size
         return found
 
     def write_one(self) -> int:

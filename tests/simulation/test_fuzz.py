@@ -1,43 +1,62 @@
-"""A few dozen random schedules in CI; `python -m tests.simulation.fuzz` plays as many as one likes."""
+"""A few dozen random schedules in CI; `python -m tests.simulation.fuzz` plays as many as one likes.
+
+They run in processes of their own, because a seed is one schedule only under a fixed hash seed.
+"""
 
 import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.simulation import fuzz
+from tests.simulation.fuzz_moves import MINIMUM
+
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation.fuzz", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=115,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("first", [0, 60])
+def test_three_nodes_keep_every_promise(first: int) -> None:
+    """Together with joining and removed nodes, snapshots, transfers, power cuts; and all of that really happens."""
+    ended = _fuzz("--seeds", "60", "--first-seed", str(first), "--minimums")
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    assert ended.stdout.splitlines()[-1].startswith("60 seeds, 0 bad {}")
+
+
+def test_five_nodes_keep_every_promise() -> None:
+    ended = _fuzz("--seeds", "10", "--first-seed", "1000", "--nodes", "5")
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+
+
+def test_too_few_events_are_a_failure() -> None:
+    ended = _fuzz("--seeds", "1", "--first-seed", "4", "--minimums")
+    assert ended.returncode == 1
+    assert re.search(r"^too seldom: .*promoted", ended.stdout, re.MULTILINE), "seed 4 changes no members"
+    assert {"installs", "promoted", "removed leaders", "unsynced losses"} <= MINIMUM.keys()
+
+
+def test_the_judge_sees_the_faults_of_the_plain_core(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL + 1, "pysyncobj.syncobj")
-    caplog.set_level(logging.CRITICAL + 1, "kvorum.raft")
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_three_nodes_keep_every_promise(seed: int) -> None:
-    finding, schedule = fuzz.run(seed)
-    assert finding == ""
-    assert schedule.judge.leaders, "a schedule without a leader proves nothing"
-
-
-@pytest.mark.parametrize("seed", range(1000, 1010))
-def test_five_nodes_keep_every_promise(seed: int) -> None:
-    assert fuzz.run(seed, nodes=5)[0] == ""
-
-
-def test_schedules_do_something() -> None:
-    schedules = [fuzz.run(seed)[1] for seed in range(200, 210)]
-    assert sum(len(schedule.judge.acked) for schedule in schedules) > 500
-    assert sum(schedule.judge.reads for schedule in schedules) > 50
-    assert sum(schedule.crashes for schedule in schedules) > 20
-    assert sum(len(schedule.judge.leaders) for schedule in schedules) > 20
-
-
-def test_the_judge_sees_the_faults_of_the_plain_core() -> None:
-    assert sum(fuzz.run(seed, plain=True)[0] != "" for seed in range(15)) >= 3
+    assert sum(fuzz.run(seed, plain=True)[0] != "" for seed in range(8)) >= 3
 
 
 def test_one_seed_is_one_schedule() -> None:
-    first, second = (fuzz.run(7)[1] for _ in range(2))
-    assert first.judge.history == second.judge.history
-    assert first.world.clock.now == second.world.clock.now
+    first, second = (_fuzz("--seeds", "2", "--first-seed", "7").stdout.splitlines() for _ in range(2))
+    assert len(first) > 1
+    without_time = [re.sub(r"[\d.]+ s$", "", line) for line in first]
+    assert without_time == [re.sub(r"[\d.]+ s$", "", line) for line in second]

@@ -15,7 +15,7 @@ from rich.status import Status
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient, TryAgain
-from kvorum.cli.session import OK, UNAVAILABLE, Duration, Options, note, print_json, print_table, runs
+from kvorum.cli.session import OK, UNAVAILABLE, Duration, Options, echo, note, print_json, print_table, runs
 from kvorum.target import Cluster
 
 CALL: Final = 30.0
@@ -348,5 +348,5 @@ def _done(options: Options, text: str, **facts: object) -> int:
     if options.as_json:
         print_json({"ok": True, **facts})
     else:
-        click.echo(text)
+        echo(text)
     return OK

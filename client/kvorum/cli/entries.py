@@ -14,6 +14,7 @@ from kvorum.cli.session import (
     Duration,
     Options,
     database_options,
+    echo,
     fail,
     note,
     print_json,
@@ -168,7 +169,7 @@ def _report(done: kvorum.CommitResult, options: Options, checks: _Checks, key: K
     if options.as_json:
         print_json({"ok": done.ok, "versionstamp": done.versionstamp})
     elif done.ok:
-        click.echo(done.versionstamp)
+        echo(done.versionstamp)
     if done.ok:
         return None
     note(f"kvorum: check failed: {options.shown_key(key)} does not meet {checks.given[0]}; nothing was changed")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kvorum.cli.cluster import cluster_group
-from kvorum.cli.session import USAGE, fail
+from kvorum.cli.session import USAGE, echo, fail
 
 
 @cluster_group.command("quarantine")
@@ -29,4 +29,4 @@ def quarantine_command(index: int, number: int, data_dir: Path) -> None:
         listed = add(data_dir, index, number)
     except (QuarantineError, OSError) as error:
         fail(USAGE, str(error))
-    click.echo(f"{data_dir} skips from its next start on: {', '.join(map(str, listed))}")
+    echo(f"{data_dir} skips from its next start on: {', '.join(map(str, listed))}")

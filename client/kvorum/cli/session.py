@@ -1,7 +1,9 @@
 """What all commands share: options, opening the database, errors and exit statuses, printing."""
 
 import asyncio
+import contextlib
 import functools
+import io
 import json
 import os
 import re
@@ -32,6 +34,8 @@ INTERRUPTED: Final = 130
 UNBOUNDED_WIDTH: Final = 100_000
 """Columns of a table that does not go to a terminal: nothing is cut or folded."""
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 P = ParamSpec("P")
 
@@ -120,12 +124,15 @@ def _outcome(action: Awaitable[int | None]) -> int:
         return await action
 
     try:
-        return asyncio.run(awaited()) or OK
+        status = asyncio.run(awaited()) or OK
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader went away, e.g. `kvorum list | head`. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away, e.g. `kvorum list | head`.
+        _drop_stdout()
         return OK
     except errors.OutcomeUnknown as error:
         fail(UNKNOWN, f"unknown outcome: {error}")
@@ -138,12 +145,30 @@ def _outcome(action: Awaitable[int | None]) -> int:
     except ModuleNotFoundError as error:
         fail(USAGE, str(error))
     except OSError as error:
+        _drop_stdout()
         fail(UNAVAILABLE, str(error))
+
+
+def _drop_stdout() -> None:
+    """Python would complain once more about what it could not write when it flushes at exit."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def printable(text: str) -> str:
+    """Lone surrogates, which have no UTF-8, as JSON and Python escape them."""
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def echo(text: object) -> None:
+    """A line of the result."""
+    click.echo(printable(str(text)))
 
 
 def fail(status: int, message: str) -> NoReturn:
     """End with one line on stderr."""
-    click.echo(f"kvorum: {' '.join(message.split())}", err=True)
+    click.echo(printable(f"kvorum: {' '.join(message.split())}"), err=True)
     sys.exit(status)
 
 
@@ -156,7 +181,7 @@ def require_existing(options: Options) -> None:
 
 def print_json(data: object) -> None:
     """One line of JSON, at once, so that a pipe's reader sees it."""
-    click.echo(json.dumps(data, ensure_ascii=False))
+    echo(json.dumps(data, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -166,15 +191,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in table.columns:
         column.overflow = "fold"
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
 
 
 def note(text: str) -> None:
     """Something for people that is no result."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """As everywhere else: rich would end the process, with status 1."""
+        raise BrokenPipeError
 
 
 def _console() -> Console:
-    width = None if sys.stdout.isatty() else UNBOUNDED_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False)
+    # None: it was closed before this program began (`>&-`).
+    stdout = sys.stdout if sys.stdout is not None else io.StringIO()
+    width = None if stdout.isatty() else UNBOUNDED_WIDTH
+    return _Console(file=stdout, width=width, highlight=False, markup=False)

@@ -2,6 +2,11 @@
 
 import asyncio
 import contextlib
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import click
@@ -9,7 +14,7 @@ import click
 import kvorum
 from kvorum.cli import notation
 from kvorum.cli.entries import entry_json
-from kvorum.cli.session import Duration, Options, database_options, print_json, require_existing, runs
+from kvorum.cli.session import Duration, Options, database_options, echo, print_json, require_existing, runs
 
 _COUNT = click.option("--count", type=click.IntRange(min=1), help="End after so many; default: when interrupted.")
 
@@ -33,7 +38,7 @@ async def watch_command(options: Options, keys: tuple[str, ...], count: int | No
                 print_json([entry_json(entry) for entry in entries])
             else:
                 for entry in entries:
-                    click.echo(_line(entry, options))
+                    echo(_line(entry, options))
             seen += 1
             if seen == count:
                 break
@@ -73,7 +78,7 @@ async def enqueue_command(
     if options.as_json:
         print_json({"ok": done.ok, "versionstamp": done.versionstamp})
     else:
-        click.echo(done.versionstamp)
+        echo(done.versionstamp)
     return None
 
 
@@ -91,20 +96,29 @@ async def listen_command(options: Options, queue: str, count: int | None) -> int
     taken = 0
     enough = asyncio.Event()
     never = asyncio.Event()
+    broken: list[OSError] = []
 
     async def handle(message: object) -> None:
         nonlocal taken
         if enough.is_set():
             await never.wait()  # cancelled below: it goes back to the queue
-        if options.as_json:
-            print_json(notation.value_json(message))
-        else:
-            click.echo(options.shown_value(message))
+        try:
+            if options.as_json:
+                print_json(notation.value_json(message))
+            else:
+                echo(options.shown_value(message))
+        except OSError as error:
+            broken.append(error)
+            enough.set()
+            await never.wait()  # not printed, so not done
         taken += 1
         if taken == count:
             enough.set()
 
+    _tell_when_nobody_reads(enough.set)
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        if enough.is_set():
+            return None
         listening = asyncio.create_task(kv.listen_queue(handle, queue=queue, concurrency=1, prefetch=0))
         ending = asyncio.create_task(enough.wait())
         await asyncio.wait([listening, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -114,4 +128,32 @@ async def listen_command(options: Options, queue: str, count: int | None) -> int
             listening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listening
+    if broken:
+        raise broken[0]
     return None
+
+
+def _tell_when_nobody_reads(gone: Callable[[], None]) -> None:
+    """Call back as soon as the reader of our output has ended (`kvorum listen | head`).
+
+    To find out by printing is too late: a message that was taken, and cannot be printed, has used up an attempt.
+    """
+    try:
+        if sys.stdout is None or not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+            return
+    except (OSError, ValueError):
+        return  # not a file at all, as in tests
+    descriptor, loop = sys.stdout.fileno(), asyncio.get_running_loop()
+    now = select.poll()
+    now.register(descriptor, 0)
+    if now.poll(0):
+        # Before the loop looks for the first time, a message may be taken.
+        gone()
+        return
+
+    def closed() -> None:
+        # The writing end of a pipe is never readable: this is the error condition that its closing leaves.
+        loop.remove_reader(descriptor)
+        gone()
+
+    loop.add_reader(descriptor, closed)

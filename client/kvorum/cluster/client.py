@@ -25,6 +25,7 @@ from kvorum.cluster.reads import PendingRead, Reads
 from kvorum.cluster.route import Address, Route, name
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
+from kvorum.link import wrong_loop
 
 RETURN_TIMEOUT: Final = 10.0
 """Seconds in which a message that came too late is given back."""
@@ -180,6 +181,8 @@ class ClusterBackend:
         """See `Backend.close`. Does nothing in a forked process: the connection is the parent's."""
         if os.getpid() != self._pid:
             return
+        if asyncio.get_running_loop() is not self._loop:
+            raise wrong_loop()
         self._closed = True
         self._under_way.end("this client is closed", errors.Closed, closed_read)
         self._write_deadlines.close()
@@ -215,6 +218,8 @@ class ClusterBackend:
             )
         if self._closed or self._keeper.stopped:
             raise errors.Closed
+        if asyncio.get_running_loop() is not self._loop:
+            raise wrong_loop()
 
     def _write_expired(self, pending: PendingWrite) -> None:
         within = f"no answer within {pending.timeout:g} s"

@@ -215,6 +215,7 @@ class Environment:
             if self._complete:
                 raise DatabaseCorrupt(f"{self.path / _DATA} does not belong to the {_FORMAT} file beside it")
             self._create()
+        self._refuse_older_state()
         if not self._complete:
             self._complete = True
             self._write_format()
@@ -229,7 +230,29 @@ class Environment:
                 f"{self.path / _DATA} is damaged: it has {size:,} bytes, and had {known:,} when it was last closed"
             )
 
+    def _refuse_older_state(self) -> None:
+        """LMDB has no checksum of its two roots: one changed bit, and it takes the one before for the newest."""
+        clean = read_json(self.path / _CLEAN)
+        known = clean.get("index") if clean is not None and clean.get("uuid") == self._uuid else None
+        found = self._index()
+        if isinstance(known, int) and (found is None or found < known):
+            raise DatabaseCorrupt(
+                f"{self.path / _DATA} is damaged: it ends at entry {found}, and ended at {known} when it was last"
+                " closed"
+            )
+
+    def _index(self) -> int | None:
+        """The applied index in the environment; None if it cannot be read."""
+        try:
+            with self.env.begin() as txn:
+                row = checked.get(txn, records.STATE_KEY)
+        except (Damaged, lmdb.Error):
+            return None
+        return None if row is None else records.unpack_state(row).applied_index
+
     def _open_env(self) -> None:
+        """Open it, as the only process that does: so LMDB begins with an empty table of readers, and slots that a
+        killed process held are free. Raises Damaged, StoreFault."""
         try:
             self._env = self._lmdb_open(
                 str(self.path),
@@ -406,12 +429,13 @@ class Environment:
         if self._env is None:
             return
         try:
+            index = self._index() if clean and self.durable else None
             if clean:
                 self._env.sync(True)
             self._close_env()
             if clean:
                 self.proved_good()
-                self._write(_CLEAN, self._clean_fields())
+                self._write(_CLEAN, self._clean_fields() | ({} if index is None else {"index": index}))
         finally:
             self._close_env()
             self._unlock()

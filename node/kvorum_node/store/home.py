@@ -18,7 +18,7 @@ from kvorum_raft.seams import StateFacts
 
 from . import images
 from .environment import Environment
-from .errors import StoreFault
+from .errors import Damaged, StoreFault
 from .holders import Holder
 from .images import Image, OpenEnv, Prepared
 
@@ -103,9 +103,11 @@ class Home:
         environment = self._next()
         try:
             environment.open_copy(file, rate=rate)
-        except DatabaseCorrupt as error:
+            return self._keep(environment)
+        except (DatabaseCorrupt, Damaged) as error:
             raise ValueError(str(error)) from error
-        return self._keep(environment)
+        except (StoreFault, lmdb.Error) as error:
+            raise OSError(f"{file} cannot be made the state: {error}") from error
 
     def prepare_empty(self) -> Prepared:
         environment = self._next()

@@ -36,14 +36,23 @@ class Counts(NamedTuple):
 
 
 def logical_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[tuple[bytes, bytes]]:
-    """Names and rows that the content hash covers. Raises Damaged."""
+    """Names and rows that the content hash covers. Raises Damaged.
+
+    Each row that a cursor comes by is looked up as well: behind a branch page whose keys were changed a row may be
+    there for a range, and missing for a get."""
     cluster = checked.get(txn, CLUSTER_KEY)
     if cluster is not None:
         yield CLUSTER_KEY, cluster
     for key, row in trie.scan(txn):
+        place = trie.locate(txn, key)
+        if place is None or txn.get(place) is None:
+            raise checked.missing(trie.ROOT + key)
         yield trie.ROOT + key, row
     for table in HASHED_TABLES:
-        yield from checked.table(txn, table)
+        for name, row in checked.table(txn, table):
+            if txn.get(name) is None:
+                raise checked.missing(name)
+            yield name, row
 
 
 def content_hash(txn: "lmdb.Transaction[bytes]") -> bytes:

@@ -113,6 +113,24 @@ async def test_a_log_that_lost_what_it_acknowledged_is_refused(cluster: Cluster)
     await _refused(cluster, node_id, "was rolled back")
 
 
+async def test_a_log_that_lost_entries_within_one_start_is_refused_by_the_leader_that_was(cluster: Cluster) -> None:
+    """No list of starts tells: only what the leader remembers of its acknowledgements, and it has restarted since."""
+    node_id = (await cluster.followers())[0].status().node_id
+    copy = cluster.folder / "copy"
+    copy.mkdir()
+    store = cluster.nodes[node_id]._store
+    assert store is not None
+    store._env.copy(str(copy))  # as the disk was at this moment
+    await cluster.propose(20)
+    await cluster.settled()
+    await cluster.stop()
+    shutil.copy(copy / "data.mdb", cluster.data(node_id))
+    cluster.data(node_id).with_name("lock.mdb").unlink()
+    await cluster.start(*(one.node_id for one in cluster.members if one.node_id != node_id))
+    await cluster.propose(5)
+    await _refused(cluster, node_id, "was rolled back: its log ends at entry")
+
+
 async def test_a_folder_of_another_node_is_refused_at_once(cluster: Cluster) -> None:
     node_id = await _away(cluster)
     (other,) = [one.node_id for one in cluster.members if one.node_id != node_id][:1]

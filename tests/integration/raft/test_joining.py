@@ -48,8 +48,19 @@ class Growing(Cluster):
             member = await self.start_joining(node_id)
             leader = await self.leader()
             await leader.add(member)
-            await self.settled()
-            await leader.promote(node_id)
+            await self.promote(node_id)
+
+    async def promote(self, node_id: str) -> None:
+        """Once it has caught up."""
+        leader = await self.leader()
+
+        def caught_up() -> bool:
+            status = leader.status()
+            views = [view for view in status.peers if view.member.node_id == node_id]
+            return bool(views) and views[0].connected and views[0].match_index == status.last_log_index
+
+        await wait_until(caught_up, what="caught up learner")
+        await leader.promote(node_id)
 
     def members_known_to(self, node_id: str) -> set[str]:
         configuration = self.nodes[node_id]._core.configuration
@@ -95,7 +106,7 @@ async def test_a_joining_node_waits_and_is_taken_in(cluster: Growing) -> None:
     await cluster.settled()
     assert joiner.cluster_id == leader.cluster_id
     assert "n4" not in cluster.members_known_to("n4"), "a learner"
-    await leader.promote("n4")
+    await cluster.promote("n4")
     await cluster.settled()
     assert cluster.members_known_to("n4") == {"n1", "n2", "n3", "n4"}
     # From now on the log says all: the file lists only this node still.
@@ -136,7 +147,7 @@ async def test_an_emptied_member_comes_back_by_replace_only(cluster: Growing) ->
     assert joiner.status().last_log_index == 0
     await leader.replace(old)
     await cluster.settled()
-    await leader.promote(one)
+    await cluster.promote(one)
     await cluster.settled()
     assert cluster.members_known_to(one) == {"n1", "n2", "n3"}
     await cluster.stop(other)
@@ -319,7 +330,7 @@ async def test_a_replaced_folder_does_not_disturb_who_took_its_place(cluster: Gr
     leader = await cluster.leader()
     await leader.replace(member)
     await cluster.settled()
-    await leader.promote(node_id)
+    await cluster.promote(node_id)
     errors: list[Exception] = []
     config = dataclasses.replace(cluster.config(node_id), members=cluster.members, data_dir=old, join=False)
     replaced = RaftNode(config, type(cluster.machines["n1"])(), on_fault=errors.append)

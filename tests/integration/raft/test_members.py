@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvorum_raft.config import Limits
-from kvorum_raft.errors import NotLeader, RaftError, Refused
+from kvorum_raft.errors import ChangePending, NotLeader, RaftError, Refused
 from tests.integration.raft.harness import Cluster, wait_until
 
 LIMITS = Limits(checkpoint_log=20_000, hash_every=16)
@@ -27,6 +27,17 @@ async def _caught_up(cluster: Cluster, node_id: str) -> None:
         return cluster.nodes[node_id].status().applied_index >= leader.status().commit_index > 0
 
     await wait_until(same, what=f"catching up of {node_id}")
+
+
+async def _promoted(cluster: Cluster, node_id: str) -> None:
+    """By whoever leads; a leader that was only just elected may not have met it yet."""
+    while True:
+        try:
+            await (await cluster.leader()).promote(node_id)
+        except (ChangePending, NotLeader):
+            await asyncio.sleep(0.01)
+        else:
+            return
 
 
 async def test_a_fourth_node_is_added_and_the_leader_removed(tmp_path: Path) -> None:
@@ -125,6 +136,37 @@ async def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
     await cluster.stop()
 
 
+async def test_a_change_that_would_stop_the_cluster_is_refused(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    down, alive = [node.status().node_id for node in await cluster.followers()]
+    await cluster.stop(down)
+    leader = await cluster.leader()
+    await wait_until(lambda: not leader._core.is_connected(down), what="the connection to be gone")
+    with pytest.raises(ValueError, match="2 are needed"):
+        await leader.remove(alive)
+    await leader.remove(down)
+    await cluster.propose(5)
+    await cluster.stop()
+
+
+async def test_a_new_node_announces_a_leader_whose_address_it_learns_later_than_its_name(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    await cluster.propose(20)
+    member = cluster.joins("n4")
+    everybody, cluster.members = cluster.members, [member]  # its file names nobody else
+    await cluster.start("n4")
+    cluster.members = everybody
+    node, heard = cluster.nodes["n4"], list[str]()
+    node.on_leadership(lambda leads: heard.append(node.leader.node_id if node.leader is not None else ""))
+    leader = await cluster.leader()
+    await leader.add(member)
+    await cluster.settled()
+    await wait_until(lambda: heard[-1:] == [leader.status().node_id], within=3, what="announcement")
+    await cluster.stop()
+
+
 async def test_members_change_under_load(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, limits=LIMITS)
     await cluster.start()
@@ -150,7 +192,7 @@ async def test_members_change_under_load(tmp_path: Path) -> None:
         await cluster.start(name)
         await (await cluster.leader()).add(member)
         await _caught_up(cluster, name)
-        await (await cluster.leader()).promote(name)
+        await _promoted(cluster, name)
         gone = (await cluster.leader()).status().node_id
         await (await cluster.leader()).remove(gone)
         await wait_until(lambda gone=gone: gone in cluster.faults, what="the removed node to be told")  # type: ignore[misc]

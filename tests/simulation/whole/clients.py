@@ -4,8 +4,10 @@ Every write also counts up a key of its own, its *mark*, so that the judge can t
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,10 +33,67 @@ _ACTIONS: dict[str, Any] = {
 }
 
 
+class Clients:
+    """Those that live, and those that were killed."""
+
+    def __init__(self, clock: Clock, network: Network, nodes: list[str], judge: Judge, seed: str) -> None:
+        self._world = clock, network, nodes, judge, seed
+        self._rng = random.Random(f"{seed}-clients")
+        self.alive: list[Client] = []
+        self._dead: list[Client] = []
+        self._working = True
+
+    @property
+    def names(self) -> list[str]:
+        return [client.name for client in self.alive]
+
+    @property
+    def idle(self) -> bool:
+        return all(client.idle for client in self.alive)
+
+    def begin(self, rng: random.Random) -> None:
+        for consume in (False, True, True):
+            self._world[0].after(rng.uniform(0.0, 1.0), self._start, consume)
+
+    def _start(self, consume: bool) -> None:
+        client = Client(len(self.alive) + len(self._dead), *self._world, consume=consume)
+        self.alive.append(client)
+        client.begin(2)
+        if not self._working:
+            client.finish()
+
+    def kill_one(self) -> str:
+        """Another one takes its place. Its name, or "" if none is there yet."""
+        if not self.alive:
+            return ""
+        client = self._rng.choice(self.alive)
+        self.alive.remove(client)
+        self._dead.append(client)
+        client.die()
+        self._world[0].after(self._rng.uniform(0.1, 1.5), self._start, client.consume)
+        return client.name
+
+    def finish(self) -> None:
+        self._working = False
+        for client in self.alive:
+            client.finish()
+
+    def kill(self) -> None:
+        for client in self.alive:
+            client.loop.kill()
+
+    def bury(self) -> None:
+        for client in [*self.alive, *self._dead]:
+            client.loop.bury()
+
+
 class Client:
     """One process. `number` names it; its operations go to the judge's history."""
 
-    def __init__(self, number: int, clock: Clock, network: Network, nodes: list[str], judge: Judge, seed: str) -> None:
+    def __init__(
+        self, number: int, clock: Clock, network: Network, nodes: list[str], judge: Judge, seed: str, *, consume: bool
+    ) -> None:
+        self.consume = consume
         self.name = f"c{number}"
         self.number = number
         self.clock = clock
@@ -52,20 +111,32 @@ class Client:
         self.closed = False
         self._newest = b""
         self.watched: list[pb.KvEntry] = []
+        self._under_way: dict[str, Operation] = {}
+        """Writes that nobody has answered yet, as they are if nobody ever does."""
+        self._written: dict[str, bytes] = {}
+        """Versionstamp of the newest acknowledged write of each key."""
 
-    def begin(self, workers: int, *, consume: bool) -> None:
-        self.loop.run(self._spawn, partial(self._main, workers, consume))
+    def begin(self, workers: int) -> None:
+        self.loop.run(self._spawn, partial(self._main, workers))
+
+    def die(self) -> None:
+        """kill -9."""
+        self.loop.kill()
+        self._network.process_died(self.loop, power=False)
+        for operation in self._under_way.values():
+            self._record(operation)
 
     def _spawn(self, main: Callable[[], Awaitable[None]]) -> None:
         async def guarded() -> None:
             try:
                 await main()
             except Exception as error:  # noqa: BLE001  whatever comes out of the client is a finding
-                self.judge.broken(f"client {self.name} failed: {type(error).__name__}: {error}")
+                if not self.loop.dead:
+                    self.judge.broken(f"client {self.name} failed: {type(error).__name__}: {error}")
 
         self.loop.create_task(guarded())
 
-    async def _main(self, workers: int, consume: bool) -> None:
+    async def _main(self, workers: int) -> None:
         while True:
             backend = self.backend = ClusterBackend(
                 [(node, 2) for node in self._nodes], rng=self.rng, connect=partial(SimConnection, self._network)
@@ -77,7 +148,7 @@ class Client:
                 break
             except errors.ConnectFailed:
                 continue
-        if consume:
+        if self.consume:
             self._consumer = await backend.consume(QUEUE, credits=4, concurrency=2, deliver=self._deliver)
         else:
             self._spawn(self._watch)
@@ -149,8 +220,8 @@ class Client:
             self.busy += 1
             try:
                 kind = rng.choices(
-                    ("get", "many", "old", "range", "write", "cas", "atomic", "enqueue", "expire"),
-                    (4, 2, 2, 1, 6, 5, 4, 4, 1),
+                    ("get", "many", "old", "range", "write", "cas", "atomic", "enqueue", "expire", "glance"),
+                    (4, 2, 2, 1, 6, 5, 4, 4, 1, 1),
                 )[0]
                 await getattr(self, f"_do_{kind}")()
             finally:
@@ -186,6 +257,22 @@ class Client:
         if answer.read_versionstamp < newest:
             self.judge.broken(f"client {self.name} saw state {answer.read_versionstamp.hex()} after {newest.hex()}")
         self._newest = max(self._newest, answer.read_versionstamp)
+
+    async def _do_glance(self) -> None:
+        """The first frame of a watch holds what this client has had acknowledged."""
+        assert self.backend is not None
+        written = dict(self._written)
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT):
+                async with contextlib.aclosing(self.backend.watch([key.encode() for key in KEYS])) as frames:
+                    async for entries in frames:
+                        self.judge.counters["first frames"] += 1
+                        for key, entry in zip(KEYS, entries, strict=True):
+                            if b"" < entry.versionstamp < written.get(key, b""):
+                                self.judge.broken(f"client {self.name} watches {key} from before its own write on")
+                        break
+        except (TimeoutError, errors.KvorumError) as error:
+            self.judge.note(self.name, f"no first frame: {error}")
 
     async def _do_range(self) -> None:
         """All keys in one list."""
@@ -288,37 +375,26 @@ class Client:
                 keys_if_undelivered=[f"d/{message}".encode()],
             )
             enqueue.backoff.delays_ms.extend([20] * 20)
-        invoked = self._now()
-        outcome: Any = "ok"
-        stamp: str | None = None
-        failed: tuple[int, ...] = ()
+        self._under_way[mark] = operation = Operation(
+            self.number, kind, self._now(), None, "unknown", checks=checks, effects=effects, mark=mark, message=message
+        )
         try:
             result = await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)
         except errors.KvorumError as error:
-            outcome = error.outcome
-            self.judge.note(self.name, f"{mark} {outcome}: {error}")
-            self.judge.counters[f"writes {outcome}"] += 1
+            operation = replace(operation, outcome=error.outcome)
+            self.judge.note(self.name, f"{mark} {error.outcome}: {error}")
+            self.judge.counters[f"writes {error.outcome}"] += 1
         else:
             stamp, failed = result.versionstamp.hex() or None, tuple(result.result.failed_checks)
+            operation = replace(operation, outcome="ok", returned=self._now(), versionstamp=stamp, failed_checks=failed)
             self._newest = max(self._newest, result.versionstamp)
             self.judge.counters["writes acknowledged" if stamp else "writes refused by checks"] += 1
-            if message and stamp:
-                self.judge.messages[message] = mark
-        self._record(
-            Operation(
-                self.number,
-                kind,
-                invoked,
-                self._now() if outcome == "ok" else None,
-                outcome,
-                checks=checks,
-                effects=effects,
-                versionstamp=stamp,
-                failed_checks=failed,
-                mark=mark,
-                message=message,
-            )
-        )
+            if stamp:
+                self._written.update({effect.key: result.versionstamp for effect in effects})
+                if message:
+                    self.judge.messages[message] = mark
+        del self._under_way[mark]
+        self._record(operation)
 
     # ---- messages
 

@@ -112,15 +112,14 @@ def release(folder: Path) -> list[int]:
     taken, and lead nowhere, until the caller closes them: somebody of the dead process may still do so."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     found = []
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
+    for link in list(Path("/proc/self/fd").iterdir()):
         try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            target = str(link.readlink())
         except OSError:
             continue
         if target.startswith(f"{folder}/"):
-            os.dup2(nowhere, fd)
-            found.append(fd)
+            os.dup2(nowhere, int(link.name))
+            found.append(int(link.name))
     os.close(nowhere)
     return found
 
@@ -129,7 +128,7 @@ def close_released(fds: list[int]) -> None:
     """Those that still lead nowhere."""
     for fd in fds:
         try:
-            if os.readlink(f"/proc/self/fd/{fd}") == os.devnull:
+            if str(Path(f"/proc/self/fd/{fd}").readlink()) == os.devnull:
                 os.close(fd)
         except OSError:
             continue

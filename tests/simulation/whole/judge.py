@@ -18,6 +18,7 @@ from kvorum_node.store import Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.machines import EPOCH_MS
+from tests.simulation.whole.votes import Votes
 
 if TYPE_CHECKING:
     from tests.simulation.whole.process import Process
@@ -43,11 +44,18 @@ class Judge:
         self.findings: list[str] = []
         self.counters: Counter[str] = Counter()
         self.trace: list[str] = []
+        self.ahead_ms = AHEAD_MS
+        """How far entry time may be ahead of true time; more once somebody has set it."""
+        self.votes = Votes(self)
+        self.may_be_refused: set[str] = set()
+        """Machines whose folder the schedule has tampered with, or that were removed."""
         self.forgiven: set[str] = set()
         """Machines whose next fault was made by the schedule."""
         self.leaders: dict[int, str] = {}
         self.entries: dict[int, tuple[int, bytes]] = {}
         """Time and state's hash after each entry, as the first node that applied it had them."""
+        self.terms: dict[int, int] = {}
+        """Of committed entries."""
         self.newest = 0
         self.leases: dict[bytes, bytes] = {}
         """Lease of each message that somebody holds."""
@@ -79,10 +87,16 @@ class Judge:
         self.note(process.name, f"applied {index} at {applied.time_ms} {digest.hex()[:8]}")
         if raft._journal.durable_index < index:
             self.broken(f"node {process.name} applied entry {index} before it was durable")
+        if process.applied_index is not None and index != process.applied_index + 1:
+            self.broken(f"node {process.name} applied entry {index} after entry {process.applied_index}")
+        process.applied_index = index
         if store.applied_index != index:
             self.broken(f"node {process.name} is at entry {store.applied_index} after it applied {index}")
+        if index > raft._core.commit_index:
+            self.broken(f"node {process.name} applied entry {index}, which it does not know to be committed")
         known = self.entries.get(index)
         if known is None:
+            self.terms[index] = raft._journal.term_at(index) or 0
             self._first(index, applied, process)
             self.entries[index] = (applied.time_ms, digest)
         elif known != (applied.time_ms, digest):
@@ -94,7 +108,7 @@ class Judge:
         if index - 1 in self.entries and self.entries[index - 1][0] > applied.time_ms:
             self.broken(f"time went back at entry {index}")
         ahead = applied.time_ms - EPOCH_MS - self._clock.now * 1000
-        if ahead > AHEAD_MS:
+        if ahead > self.ahead_ms:
             self.broken(f"the time of entry {index} is {ahead:.0f} ms ahead of every sound clock")
         self.newest = index
         if self.on_commit is not None and applied.result is not None and process.raft and process.raft.is_leader:
@@ -165,6 +179,29 @@ class Judge:
     def saw_leader(self, term: int, name: str) -> None:
         if self.leaders.setdefault(term, name) != name:
             self.broken(f"two leaders in term {term}: {self.leaders[term]} and {name}")
+
+    def started(self, process: "Process", applied_index: int) -> None:
+        self.note(process.name, f"starts at entry {applied_index}")
+        self.votes.watch(process)
+
+    def installed(self, process: "Process", index: int) -> None:
+        """A snapshot is what everybody had at that entry."""
+        store = process.store
+        assert store is not None
+        self.note(process.name, f"installed a snapshot of entry {index}")
+        if process.applied_index is not None and index < process.applied_index:
+            self.broken(f"a snapshot brings node {process.name} back from entry {process.applied_index} to {index}")
+        process.applied_index = index
+        known = self.entries.get(index)
+        if store.applied_index != index or known is None or known[1] != store.state_hash():
+            self.broken(f"node {process.name} installed a snapshot of entry {index} that is not what others had there")
+
+    def refused(self, process: "Process", error: Exception) -> None:
+        self.note(process.name, f"is refused: {error}")
+        process.machine.out = True
+        self.counters["folders refused"] += 1
+        if process.name not in self.may_be_refused:
+            self.broken(f"node {process.name} is refused, and nobody touched its folder: {error}")
 
     def fault(self, process: "Process", error: Exception) -> None:
         self.note(process.name, f"stops: {error}")

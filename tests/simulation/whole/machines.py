@@ -114,6 +114,12 @@ class Machine:
     def member(self) -> Member:
         return Member(self.name, self.peer_address, self.client_address)
 
+    def listed(self) -> list[Member]:
+        """What its configuration file says."""
+        if self.join:
+            return [self.member]
+        return [self.member if one.node_id == self.name else one for one in self.members]
+
     def wall_ms(self) -> int:
         return EPOCH_MS + int(self.clock.now * 1000 * self.drift) + self.wall_offset_ms
 

@@ -14,6 +14,7 @@ from kvorum_node.store.sessions import SessionLog
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_follower import FollowerSide
 from kvorum_raft.core_leader import LeaderSide
+from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import CoreState
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.reads import ReadRounds
@@ -128,6 +129,28 @@ def _read_without_round() -> Iterator[None]:
 
 
 @contextmanager
+def _change_at_will() -> Iterator[None]:
+    """A change of the members does not wait for the one before."""
+    change = LeaderSide.change
+
+    def replaced(self: Any, configuration: Any, callback: Any) -> int:
+        entries = self.journal.configurations
+        # as if the newest one were committed
+        with mock.patch.object(self.journal, "configurations", [e for e in entries if e.index <= self.commit_index]):
+            return change(self, configuration, callback)
+
+    with mock.patch.object(LeaderSide, "change", replaced):
+        yield
+
+
+@contextmanager
+def _install_anything() -> Iterator[None]:
+    """A snapshot of what is committed here already is installed like any other."""
+    with mock.patch.object(SnapshotSide, "wants_snapshot", lambda self, index: True):
+        yield
+
+
+@contextmanager
 def _forget_results() -> Iterator[None]:
     """A repeated write is executed again; what is abandoned or beyond the window still is."""
     judge = SessionLog.judge
@@ -148,6 +171,8 @@ RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "vote only for up-to-date logs": _vote_for_anybody,
     "ReadIndex needs an own-term commit": _read_before_own_commit,
     "ReadIndex needs a round": _read_without_round,
+    "one change of members at a time": _change_at_will,
+    "snapshots up to the commit index are ignored": _install_anything,
     "session dedup": _forget_results,
 }
 

@@ -8,8 +8,10 @@ While one runs nothing else goes wrong. Exact moments come from the hooks of mac
 
 import random
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
+from kvorum_raft import RaftNode
 from kvorum_raft.config import Limits
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.judge import Judge
@@ -42,6 +44,10 @@ class Stage:
 
     def note(self, what: str) -> None:
         self._judge.note("plot", what)
+
+    def suspect(self, machine: Machine) -> None:
+        """Its folder may be refused from now on."""
+        self._judge.may_be_refused.add(machine.name)
 
     def cut(self, some: list[Machine], others: list[Machine]) -> None:
         self._network.cut.update(_pairs(some, others))
@@ -234,4 +240,31 @@ def surplus(stage: Stage) -> Steps:
     return (yield _wins(stage, [first, *rest], lambda machine: None))
 
 
-PLOTS: Final[dict[str, Callable[[Stage], Steps]]] = {"figure_8": figure_8, "surplus": surplus}
+def two_changes(stage: Stage) -> Steps:
+    """A leader that is alone is told to remove everybody else, one after the other."""
+    cast = yield from _cast(stage)
+    if cast is None:
+        return False
+    first, others = cast
+    process = first.process
+    if process is None:
+        return False
+    stage.cut([first], others)
+    for other in others:
+        stage.note(f"{first.name}, alone, is to remove {other.name}")
+        stage.suspect(other)
+        process.ask(partial(RaftNode.remove, node_id=other.name), lambda error: None)
+        yield 0.01
+    if not (yield _wins(stage, others, lambda machine: None)):
+        return False
+    yield stage.rng.uniform(0.1, 1.0)
+    stage.join([first], others)
+    yield 0.5
+    return True
+
+
+PLOTS: Final[dict[str, Callable[[Stage], Steps]]] = {
+    "figure_8": figure_8,
+    "surplus": surplus,
+    "two_changes": two_changes,
+}

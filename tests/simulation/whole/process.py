@@ -50,6 +50,8 @@ class Process:
         self.service: NodeService | None = None
         self.server: StreamServer | None = None
         self.hand_over: HandOver | None = None
+        self.applied_index: int | None = None
+        """The last entry whose effects its state holds, once the judge has seen it apply something."""
         self.serving = False
         self.stopping = False
 
@@ -117,9 +119,8 @@ class Process:
             common_data_version=raft.common_data_version,
             on_late=self.hand_over.late,
         )
-        began = store.applied_index
         await service.start()
-        machine.observer.started(self, began)
+        machine.observer.started(self, store.applied_index)
         self._hook(raft._core)
         if machine.watches:
             self._watch_cuts(raft._journal)
@@ -134,7 +135,7 @@ class Process:
         return RaftNode(
             RaftConfig(
                 machine.name,
-                machine.members,
+                machine.listed(),
                 machine.folder,
                 listen=machine.peer_address,
                 timing=machine.timing,

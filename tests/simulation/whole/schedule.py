@@ -7,28 +7,32 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
 from chaos.history import Operation
+from kvorum_node.store import Store
 from kvorum_raft import Timing
 from kvorum_raft.config import Limits
 from kvorum_raft.pysyncobj_fixes import LEADER
 from kvorum_raft.seams import Member
-from tests.simulation.whole.clients import Client
+from tests.simulation.whole.audit import audit
+from tests.simulation.whole.clients import Clients
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
+from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import ONE_BY_ONE
 from tests.simulation.whole.troubles import Troubles
 
 WORK = 14.0
 """Seconds of true time in which clients work and things go wrong."""
-PATIENCE = 40.0
+PATIENCE = 60.0
 """Seconds after healing within which everything must have come to rest."""
-CLIENTS = 3
+LEADERLESS = 10.0
+"""Seconds after healing within which somebody must lead."""
 TIMINGS = (Timing(), Timing(), Timing(election_min=0.25, election_max=0.35, heartbeat=0.05))
 """The last one is so narrow that elections are often contested."""
 LIMITS = (
@@ -37,6 +41,9 @@ LIMITS = (
     Limits(append_bytes=700, window_bytes=2000, log_cache=20_000),
 )
 """Small ones take logs apart into many messages, and make entries be read from the disk."""
+CHECKPOINTS = (8_000, 20_000, 60_000)
+"""Bytes of the log after which one is made."""
+HASH_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -82,25 +89,34 @@ class Schedule:
         self.clock = Clock()
         self.network = Network(self.clock, random.Random(f"{name}-network"))
         self.judge = Judge(self.clock, random.Random(f"{name}-judge"))
-        names = list("ABCDEFG"[: settings.size(seed)])
+        size = settings.size(seed)
+        names = list("ABCDEFG"[:size])
         members = [Member(node, f"{node}:1", f"{node}:2") for node in names]
+        spare = "ABCDEFG"[size]
         self.machines = [
-            Machine(node, self.clock, self.network, members, folder / node, name, self.judge) for node in names
+            Machine(node, self.clock, self.network, members, folder / node, name, self.judge)
+            for node in [*names, spare]
         ]
-        timing = rng.choice(TIMINGS)
+        self.machines[-1].join = self.machines[-1].out = True
+        self.clients = Clients(self.clock, self.network, [*names, spare], self.judge, name)
+        self.operator = Operator(self.clock, self.machines, self.judge, random.Random(f"{name}-operator"), size)
+        self.troubles = Troubles(self.clock, self.network, self.machines, self.clients, self.judge, self.operator, name)
         limits = rng.choice(LIMITS)
-        self.clients = [Client(number, self.clock, self.network, names, self.judge, name) for number in range(CLIENTS)]
-        self.troubles = Troubles(self.clock, self.network, self.machines, self.clients, self.judge, name)
         if self.troubles.plot:
             limits = ONE_BY_ONE
-            for machine in self.machines:
-                machine.platter.base = 0.002
+        limits = replace(limits, checkpoint_log=rng.choice(CHECKPOINTS), hash_every=HASH_EVERY)
+        timing, slowness = rng.choice(TIMINGS), rng.choice((0.005, 0.05, 0.3))
         for machine in self.machines:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches
+            machine.slowness = slowness
             machine.drift = rng.uniform(0.999, 1.001)
             machine.wall_offset_ms = rng.randrange(-200, 200)
+            if self.troubles.plot:
+                machine.platter.base = 0.002
+        self._folder = folder
         self._rng = rng
         self.converged_in = 0.0
+        self._led = False
 
     def run(self) -> Result:
         unconverged = False
@@ -110,7 +126,7 @@ class Schedule:
             self.judge.broken("".join(traceback.format_exception(error)))
         digest = blake2b("\n".join([*self.judge.trace, str(self.clock.happenings)]).encode(), digest_size=8)
         self._tear_down()
-        counters = self.judge.counters + self.troubles.counters + self.network.counters
+        counters = self.judge.counters + self.troubles.counters + self.network.counters + self.operator.counters
         for machine in self.machines:
             counters += machine.counters
         counters["terms"] = len(self.judge.leaders)
@@ -132,52 +148,61 @@ class Schedule:
         """False if the cluster does not come to rest in time."""
         for machine in self.machines:
             self.clock.after(self._rng.uniform(0.0, 0.3), machine.start)
-        for number, client in enumerate(self.clients):
-            self.clock.after(self._rng.uniform(0.0, 1.0), self._begin_client, client, number)
+        self.clients.begin(self._rng)
+        self.operator.begin()
         self.troubles.begin()
+        self.clock.after(self._rng.uniform(1.0, 4.0), self._audit)
         self._watch_roles()
         self.clock.run_until(WORK)
         self.troubles.heal()
         healed = self.clock.now
-        for client in self.clients:
-            client.finish()
+        self.clients.finish()
         while not self._at_rest():
+            if self.clock.now > healed + LEADERLESS and not self._led:
+                self.judge.broken(f"nobody leads {LEADERLESS} s after everything was mended")
+                self._led = True
             if self.clock.now > healed + PATIENCE:
                 self.judge.note("judge", self._describe())
                 return False
             self.clock.run_until(self.clock.now + 0.1)
+            self._led |= self.operator.leader() is not None
+        self.operator.quiet = True
         self.converged_in = self.clock.now - healed
         return self._last_words() and self._judge_end()
 
-    def _begin_client(self, client: Client, number: int) -> None:
-        client.begin(2, consume=number != 0)
+    def _audit(self) -> None:
+        """Of some node, now and then."""
+        machine = self._rng.choice(self.machines)
+        if machine.process is not None and machine.process.serving and not machine.process.loop.dead:
+            audit(machine, self.judge, self._folder / "copy")
+        if not self.troubles.over:
+            self.clock.after(self._rng.expovariate(1 / 3.0), self._audit)
 
     def _watch_roles(self) -> None:
         """Also leaders that never got to commit anything."""
         for machine in self.machines:
-            raft = machine.process.raft if machine.process is not None else None
-            core = getattr(raft, "_core", None)
+            core = machine.process.core if machine.process is not None else None
             if core is not None and core.state == LEADER and not core.stopped:
                 self.judge.saw_leader(core.term, machine.name)
         self.clock.after(0.02, self._watch_roles)
 
     def _at_rest(self) -> bool:
-        stores = [machine.process.store for machine in self.machines if machine.process is not None]
-        if len(stores) < len(self.machines) or not all(client.idle for client in self.clients):
+        members = self.operator.members()
+        if not members or not self.operator.sound() or not self.clients.idle:
             return False
-        leaders = [m for m in self.machines if m.process and m.process.raft and m.process.raft.is_leader]
+        stores = [machine.process.store for machine in members if machine.process is not None]
         places = {
             (store.applied_index, store.statistics()["messages"], store.next_expiry_ms()) if store else (-1, -1, -1)
             for store in stores
         }
-        return len(leaders) == 1 and len(places) == 1 and places.pop()[1:] == (0, None)
+        return len(places) == 1 and places.pop()[1:] == (0, None)
 
     def _describe(self) -> str:
         parts = []
         for machine in self.machines:
             process = machine.process
-            if process is None or process.raft is None or process.store is None:
-                parts.append(f"{machine.name} down")
+            if process is None or process.core is None or process.raft is None or process.store is None:
+                parts.append(f"{machine.name} down{' and out' if machine.out else ''}")
                 continue
             status = process.raft.status()
             parts.append(
@@ -185,50 +210,54 @@ class Schedule:
                 f"{status.commit_index} last {status.last_log_index} durable {status.durable_index} "
                 f"messages {process.store.statistics()['messages']} leases {len(process.store.leases())}"
             )
-        parts += [f"{client.name} busy {client.busy} handling {client.handling}" for client in self.clients]
+        parts.append(f"members {[machine.name for machine in self.operator.members()]} sound {self.operator.sound()}")
+        parts += [f"{client.name} busy {client.busy} handling {client.handling}" for client in self.clients.alive]
         return "not at rest: " + "; ".join(parts)
 
     def _last_words(self) -> bool:
         """Everybody reads everything once more, and says goodbye."""
-        waiting = {client.name for client in self.clients}
-        for client in self.clients:
+        clients = self.clients.alive
+        waiting = {client.name for client in clients}
+        for client in clients:
             client.last_words(lambda name=client.name: waiting.discard(name))  # type: ignore[misc]
         end = self.clock.now + 10.0
         while waiting and self.clock.now < end:
             self.clock.run_until(self.clock.now + 0.1)
         self.clock.run_until(self.clock.now + 1.0)
-        process = self.machines[0].process
-        store = process.store if process is not None else None
-        for client in self.clients:
-            if store is not None:
+        for client in clients:
+            for store in self._stores()[:1]:
                 self.judge.watches(store, client.name, client.watched)
             client.close()
-        while not all(client.closed for client in self.clients) and self.clock.now < end + 10:
+        while not all(client.closed for client in clients) and self.clock.now < end + 10:
             self.clock.run_until(self.clock.now + 0.1)
         self.clock.run_until(self.clock.now + 1.0)
         return not waiting
 
+    def _stores(self) -> list[Store]:
+        """Of the members."""
+        members = self.operator.members()
+        return [machine.process.store for machine in members if machine.process and machine.process.store]
+
     def _judge_end(self) -> bool:
-        stores = [machine.process.store for machine in self.machines if machine.process and machine.process.store]
-        if len(stores) < len(self.machines):
+        stores = self._stores()
+        if not stores or len(stores) < len(self.operator.members()):
             return False
         self.judge.states(stores)
         self.judge.outcomes(stores[0])
         self.judge.check_history()
+        for machine in self.operator.members():
+            audit(machine, self.judge, self._folder / "copy")
         return True
 
     def _tear_down(self) -> None:
         for machine in self.machines:
             if machine.process is not None:
                 machine.kill()
-        for client in self.clients:
-            client.loop.kill()
+        self.clients.kill()
         self.clock.drop_everything()
         for machine in self.machines:
-            for process in machine.buried:
-                process.loop.bury()
-        for client in self.clients:
-            client.loop.bury()
+            machine.close()
+        self.clients.bury()
 
 
 def run(seed: int, settings: Settings = Settings()) -> Result:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tests.simulation.whole.clients import Client
+from kvorum_raft.faults import REBUILD_MARKER, write_marker
+from tests.simulation.whole.clients import Clients
 from tests.simulation.whole.clock import Clock, ProcessLoop
 from tests.simulation.whole.judge import Judge
-from tests.simulation.whole.machines import Machine
+from tests.simulation.whole.machines import Backup, Machine
 from tests.simulation.whole.network import Network
+from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import PLOTS, Stage
 
 YEAR_MS: Final = 365 * 86_400_000
@@ -35,6 +37,19 @@ WEIGHTS: Final = {
     "kill_after_commit": 4,
     "old_leader": 6,
     "pause_client": 4,
+    "kill_client": 3,
+    "kill_inside": 8,
+    "remake": 3,
+    "wipe": 4,
+    "back_up": 6,
+    "roll_back": 6,
+    "add": 4,
+    "remove": 4,
+    "move": 2,
+    "transfer": 4,
+    "set_time": 2,
+    "low_space": 3,
+    "disk_full": 2,
 }
 
 
@@ -42,7 +57,14 @@ class Troubles:
     """Of one schedule. `counters` says how often each move was really made."""
 
     def __init__(
-        self, clock: Clock, network: Network, machines: list[Machine], clients: list[Client], judge: Judge, seed: str
+        self,
+        clock: Clock,
+        network: Network,
+        machines: list[Machine],
+        clients: Clients,
+        judge: Judge,
+        operator: Operator,
+        seed: str,
     ) -> None:
         self.rng = random.Random(f"{seed}-troubles")
         self.counters: Counter[str] = Counter()
@@ -50,14 +72,19 @@ class Troubles:
         self._clock = clock
         self._network = network
         self._machines = machines
-        self._clients = [client.name for client in clients]
-        self._client_loops = [client.loop for client in clients]
+        self._crowd = clients
         self._judge = judge
+        self._operator = operator
+        self._backups: dict[str, Backup] = {}
         self._pace = self.rng.choice((0.3, 0.8, 2.0))
         """Seconds between moves, on average: some schedules are wild, others leave time to do something."""
         self.plot = self.rng.choice(("", "", *PLOTS))
         """What the schedule begins with."""
-        self._stage = Stage(clock, network, machines, judge, self.rng)
+        self._stage = Stage(clock, network, [machine for machine in machines if not machine.out], judge, self.rng)
+
+    @property
+    def _clients(self) -> list[str]:
+        return self._crowd.names
 
     def begin(self) -> None:
         self._clock.after(self.rng.uniform(2.0, 3.0), self._begin)
@@ -65,23 +92,25 @@ class Troubles:
     def _begin(self) -> None:
         if self.plot:
             self._note(f"the plot is {self.plot}")
+            self._operator.attentive = False
             self._stage.play(PLOTS[self.plot], self._plot_ended)
         else:
-            self._move()
+            self._next()
 
     def _plot_ended(self, played: bool) -> None:
         self._note(f"the plot {'is over' if played else 'came to nothing'}")
         self.counters[f"plot {self.plot}"] += played
-        self._later(0.0, 1.0, self._move)
+        self._operator.attentive = True
+        self._later(0.0, 1.0, self._next)
 
-    def _move(self) -> None:
+    def _next(self) -> None:
         if self.over:
             return
         names = list(WEIGHTS)
         move = self.rng.choices(names, list(WEIGHTS.values()))[0]
         made: bool = getattr(self, f"_{move}")()
         self.counters[move] += made
-        self._clock.after(self.rng.expovariate(1 / self._pace), self._move)
+        self._clock.after(self.rng.expovariate(1 / self._pace), self._next)
 
     def _later(self, low: float, high: float, call: Callable[..., object], *arguments: object) -> None:
         self._clock.after(self.rng.uniform(low, high), call, *arguments)
@@ -178,7 +207,9 @@ class Troubles:
         return True
 
     def _pause_client(self) -> bool:
-        loop = self.rng.choice(self._client_loops)
+        if not self._crowd.alive:
+            return False
+        loop = self.rng.choice(self._crowd.alive).loop
         if loop.paused:
             return False
         self._pause_loop(loop)
@@ -246,7 +277,7 @@ class Troubles:
         if not leaders:
             return False
         leader = leaders[0].name
-        friend = self.rng.choice(self._clients)
+        friend = self.rng.choice(self._clients or ["nobody"])
         nodes = [machine.name for machine in self._machines if machine.name != leader]
         clients = [client for client in self._clients if client != friend]
         self._note(f"{leader} is alone with {friend}")
@@ -263,7 +294,139 @@ class Troubles:
 
     @staticmethod
     def _leads(machine: Machine) -> bool:
-        return bool(machine.process and machine.process.raft and machine.process.raft.is_leader)
+        return machine.leads
+
+    def _kill_client(self) -> bool:
+        name = self._crowd.kill_one()
+        if name:
+            self._note(f"kill -9 {name}")
+        return bool(name)
+
+    # ---- folders
+
+    def _kill_inside(self) -> bool:
+        """In the middle of a checkpoint, of an installation, or of a start."""
+        machine = self._victim()
+        if machine is None:
+            return False
+        power = self.rng.random() < 0.5
+        self._note(f"{machine.name} will {'lose power' if power else 'be killed'} in the middle of something")
+        machine.kill_in_sync(self.rng.randrange(1, 8), power=power)
+        if self.rng.random() < 0.3:
+            machine.kill()
+            machine.start()
+        return True
+
+    def _remake(self) -> bool:
+        """The state differs from the others', or so the mark says: state and checkpoints are thrown away."""
+        machine = self._victim()
+        if machine is None or not self._operator.sound():
+            return False
+        self._note(f"the state of {machine.name} must be rebuilt")
+        machine.kill()
+        write_marker(machine.folder / "raft", REBUILD_MARKER, "a test")
+        machine.start()
+        return True
+
+    def _loses(self) -> Machine | None:
+        """Whose folder may get lost: everybody is whole, and at most one of them may not be."""
+        if not self._operator.sound():
+            return None
+        return self.rng.choice(self._operator.members())
+
+    def _wipe(self) -> bool:
+        machine = self._loses()
+        if machine is None:
+            return False
+        machine.wipe()
+        self._judge.may_be_refused.add(machine.name)
+        # Most people notice; the others start it as if nothing had happened.
+        machine.join = self.rng.random() < 0.4
+        self._note(f"the folder of {machine.name} is emptied{' and shall join' if machine.join else ''}")
+        self._later(0.0, 1.0, machine.start)
+        return True
+
+    def _back_up(self) -> bool:
+        machine = self._victim()
+        if machine is None or machine.process is None or not machine.process.serving:
+            return False
+        self._note(f"the folder of {machine.name} is copied")
+        self._backups[machine.name] = machine.back_up()
+        # A copy of the newest start could not be told from the folder itself; see `identity`.
+        machine.kill()
+        machine.start()
+        return True
+
+    def _roll_back(self) -> bool:
+        found = [m for m in self._operator.members() if m.name in self._backups]
+        if not found or not self._operator.sound():
+            return False
+        machine = self.rng.choice(found)
+        backup = self._backups.pop(machine.name)
+        self._note(f"the folder of {machine.name} is what it was when it was copied")
+        self._judge.may_be_refused.add(machine.name)
+        machine.bring_back(backup)
+        self._later(0.0, 1.0, machine.start)
+        return True
+
+    # ---- members
+
+    def _add(self) -> bool:
+        members = self._operator.members()
+        free = [machine for machine in self._machines if machine not in members]
+        return bool(members and free) and self._operator.add(self.rng.choice(free))
+
+    def _remove(self) -> bool:
+        """Somebody, the leader often."""
+        members = self._operator.members()
+        if len(members) < 4:
+            return False
+        leader = self._operator.leader()
+        name = leader.name if leader is not None and self.rng.random() < 0.4 else self.rng.choice(members).name
+        self._judge.may_be_refused.add(name)
+        return self._operator.ask(f"remove {name}", lambda raft: raft.remove(name))
+
+    def _move(self) -> bool:
+        """To another address."""
+        machine = self._loses()
+        if machine is None:
+            return False
+        machine.kill()
+        machine.peer_port += 10
+        self._note(f"{machine.name} moves to {machine.peer_address}")
+        self._later(0.0, 0.5, machine.start)
+        return True
+
+    def _transfer(self) -> bool:
+        members = self._operator.members()
+        name = self.rng.choice(members).name if members and self.rng.random() < 0.5 else None
+        return self._operator.ask(f"transfer to {name}", lambda raft: raft.transfer(name))
+
+    def _set_time(self) -> bool:
+        jump = self.rng.randrange(100, 3000)
+        self._judge.ahead_ms += jump
+        return self._operator.ask(f"set_time {jump} ms ahead", lambda raft: raft.set_time(raft.now_ms() + jump))
+
+    # ---- room
+
+    def _low_space(self) -> bool:
+        machine = self._victim()
+        if machine is None:
+            return False
+        self._note(f"{machine.name} is low on space")
+        machine.low_space = True
+        self._later(0.3, 2.0, setattr, machine, "low_space", False)
+        return True
+
+    def _disk_full(self) -> bool:
+        machine = self._victim()
+        if machine is None or machine.process is None or not machine.process.serving:
+            return False
+        self._note(f"the disk of {machine.name} is full")
+        machine.platter.full = True
+        self._judge.forgiven.add(machine.name)
+        self._later(0.5, 2.0, self._new_disk, machine)
+        return True
 
     # ---- links
 
@@ -298,6 +461,8 @@ class Troubles:
         return True
 
     def _split_clients(self) -> bool:
+        if not self._clients:
+            return False
         client = self.rng.choice(self._clients)
         nodes = self.rng.sample([machine.name for machine in self._machines], self.rng.choice((1, 2)))
         self._note(f"{client} is cut from {nodes}")
@@ -359,7 +524,7 @@ class Troubles:
         return True
 
     def _new_disk(self, machine: Machine) -> None:
-        machine.platter.fail_next = False
+        machine.platter.fail_next = machine.platter.full = False
         self._judge.forgiven.discard(machine.name)
         machine.start()
 
@@ -376,7 +541,9 @@ class Troubles:
         """Everything works again; clocks stay as wrong as they are."""
         self.over = self._stage.over = True
         self._note("healing")
+        self._operator.attentive = True
+        self._stage.machines = self._machines
         self._stage.calm()
-        for loop in self._client_loops:
-            loop.go_on(timers_first=False)
+        for client in self._crowd.alive:
+            client.loop.go_on(timers_first=False)
         self._judge.forgiven.clear()

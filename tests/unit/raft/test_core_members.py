@@ -306,3 +306,38 @@ def test_an_operator_can_let_time_jump() -> None:
     world.elect("B")
     world.pump(8)
     assert world.nodes["B"].machine.times[-1] >= later
+
+
+def test_a_folder_does_not_count_under_the_name_of_the_one_before_it() -> None:
+    """An empty folder that replaces another one goes through the old configurations on its way."""
+    world = _world("ABC", "ABC")
+    node = world.nodes["B"]
+    node.core._incarnation = b"other folder now"
+    node.core.configuration = None
+    node.core._configured_by = None
+    node.core._configure()
+    assert node.core.configuration is not None and not node.core.votes
+    node.core._contact = float("-inf")
+    node.campaign()
+    assert node.core.counters["pre_votes"] == 0
+
+
+def test_a_node_without_a_state_passes_its_log_on_if_nobody_else_can_lead() -> None:
+    """Of three, one is down, one was behind, and the one with all committed entries has lost its state."""
+    world = _world("ABC", "ABC")
+    behind, hollow = world.nodes["B"], world.nodes["C"]
+    world.disconnect("A", "B")
+    done: list[bool] = []
+    world.nodes["A"].propose("committed by A and C", done.append)
+    world.pump(5, ids="AC")
+    assert done == [True]
+    world.disconnect("A", "C")
+    hollow.core.hollow = True
+    for node in (behind, hollow):
+        node._held = False
+        node.core._contact = float("-inf")
+        node.core._SyncObj__raftElectionDeadline = world.clock.now
+    world.pump(200, ids="BC")
+    assert behind.leads, "it has got everything, and took over"
+    assert hollow.core.counters["transfers"] >= 1
+    assert [value for _, value in behind.applied][-1] == "committed by A and C"

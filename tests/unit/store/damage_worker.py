@@ -67,32 +67,40 @@ def judge(folder: Path, expected: dict[str, dict[str, str]], last: str) -> str:
             return f"WRONG: index {index}"
         wanted = expected[index]
         outcome = "right" if index == last else "older"
-        found = contents(store)
-        for part in (found, keys_one_by_one(store, [name for name in wanted if name.startswith("key")])):
-            for name, value in part.items():
-                if value == wanted.get(name):
-                    continue
-                if not any(value == other.get(name) for other in expected.values()):
-                    return f"WRONG: {name} = {value}"
-                outcome = "stale"
-            if not wanted.keys() <= part.keys() | found.keys() or len(part) < sum(
-                name.startswith("key") for name in wanted
-            ):
-                outcome = "missing" if outcome != "stale" else outcome
+        keys = {name for name in wanted if name.startswith("key")}
+        found, gotten = contents(store), keys_one_by_one(store, sorted(keys))
+        for name, value in (*found.items(), *gotten.items()):
+            if value == wanted.get(name):
+                continue
+            if not any(value == other.get(name) for other in expected.values()):
+                return f"WRONG: {name} = {value}"
+            outcome = "stale"
+        lost = (wanted.keys() - found.keys()) | (keys - gotten.keys())
+        if lost:
+            outcome = "missing"
         if outcome in ("missing", "stale"):
-            if store.recompute_hash() == store.state_hash():
-                return f"WRONG: {outcome}, and the hash is right"
-            try:
-                for _ in store.scrub(100):
-                    pass
-            except StoreFault:
-                return outcome
-            return f"WRONG: {outcome}, and the scrub finds nothing"
+            return outcome + noticed(store, all(name.startswith("lease") for name in lost))
         return outcome
     except (StoreFault, lmdb.Error):
         return "fault"
     finally:
         store.close(clean=False)
+
+
+def noticed(store: Store, only_indexes: bool) -> str:
+    """Nothing, if a scan of everything finds out; the content hash does not cover indexes."""
+    try:
+        for _ in store.scrub(100):
+            pass
+        return " WRONG: the scrub finds nothing"
+    except StoreFault:
+        pass
+    try:
+        if store.recompute_hash() == store.state_hash() and not only_indexes:
+            return " WRONG: the hash is right"
+    except StoreFault:
+        pass
+    return ""
 
 
 def main(folder: Path, first: int, last: int, step: int) -> None:

@@ -315,6 +315,18 @@ def test_a_damaged_embedded_database_is_refused_not_deleted(folder: Path) -> Non
     assert (folder / "data.mdb").read_bytes() == damaged
 
 
+def test_an_embedded_database_whose_last_transaction_is_gone_is_refused(folder: Path) -> None:
+    store = Store.open(folder, durable=True, map_size=1 << 26)
+    for index in (1, 2, 3):
+        store.apply_now(index, START_MS, batch(group(write(put(b"a")))))
+    before = (folder / "data.mdb").read_bytes()
+    store.apply_now(4, START_MS, batch(group(write(put(b"b")))))
+    store.close()
+    (folder / "data.mdb").write_bytes(before.ljust((folder / "data.mdb").stat().st_size, b"\0"))
+    with pytest.raises(DatabaseCorrupt, match="ends at entry 3, and ended at 4 when it was last closed"):
+        Store.open(folder, durable=True, map_size=1 << 26)
+
+
 def test_an_embedded_database_of_another_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     for path in (folder, tmp_path / "other"):
         Store.open(path, durable=True, map_size=1 << 26).close()

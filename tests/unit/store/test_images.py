@@ -428,8 +428,8 @@ class CrashHost(LinuxHost):
         return FileId(1, 1)
 
 
-def crash_run(folder: Path, at: int | None, file: Path) -> tuple[int, StateFacts, StateFacts]:
-    """Prepare and adopt, ending before step `at`; the steps done, and the facts before and after. What is then on the
+def crash_run(folder: Path, at: int | None, change: Callable[[Store], None]) -> tuple[int, StateFacts, StateFacts]:
+    """Replace the state, ending before step `at`; the steps done, and the facts before and after. What is then on the
     disk is copied to `<folder>.disk`."""
     host = CrashHost()
     state = folder / "state"
@@ -444,7 +444,7 @@ def crash_run(folder: Path, at: int | None, file: Path) -> tuple[int, StateFacts
             crasher.left = at
         crashed = False
         try:
-            store.adopt(store.prepare(file))
+            change(store)
         except Crash:
             crashed = True
     assert crashed == (at is not None)
@@ -454,22 +454,29 @@ def crash_run(folder: Path, at: int | None, file: Path) -> tuple[int, StateFacts
     return crasher.steps, before, after
 
 
-def test_a_crash_at_any_step_leaves_a_state_or_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["adopt", "discard"])
+def test_a_crash_at_any_step_leaves_a_state_or_none(tmp_path: Path, how: str) -> None:
     source = Replica(tmp_path / "source")
     Traffic(source, 3).run(10)
-    take_image(source.store, tmp_path / "file")
+    was = take_image(source.store, tmp_path / "file")
     source.store.close()
-    image = source.store  # closed; only its numbers are of interest
+
+    def change(store: Store) -> None:
+        if how == "adopt":
+            store.adopt(store.prepare(tmp_path / "file"))
+        else:
+            store.discard_state()
+
     (tmp_path / "whole").mkdir()
-    steps, before, after = crash_run(tmp_path / "whole", None, tmp_path / "file")
-    assert after.content_hash == image.state_hash()
-    assert steps > 10
+    steps, before, after = crash_run(tmp_path / "whole", None, change)
     empty = StateFacts(0, 0, bytes(16))
+    assert after == (was if how == "adopt" else empty)
+    assert steps > 10
     seen = set()
     for at in range(steps):
         folder = tmp_path / f"at-{at}"
         folder.mkdir()
-        crash_run(folder, at, tmp_path / "file")
+        crash_run(folder, at, change)
         disk = folder.with_suffix(".disk")
         store = Store.open(disk / "state", durable=False, map_size=1 << 26, host=CrashHost())
         assert facts(store) in (before, after, empty)
@@ -480,4 +487,40 @@ def test_a_crash_at_any_step_leaves_a_state_or_none(tmp_path: Path) -> None:
         store.close()
         shutil.rmtree(folder)
         shutil.rmtree(disk)
-    assert seen == {before, after, empty}, "each of the three kinds of crash was met"
+    assert seen == {before, after, empty}, "each kind of crash was met"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_rename_that_fails_is_a_fault(
+    busy: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    take_image(busy.store, tmp_path / "file")
+    before = facts(busy.store)
+    prepared = busy.store.prepare(tmp_path / "file")
+    renames = [0]
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        renames[0] += 1
+        if renames[0] == failing:
+            raise OSError(5, "Input/output error")
+        return real(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(StoreFault, match="cannot be replaced"):
+            busy.store.adopt(prepared)
+    busy.store.close()
+    busy.store = Store.open(busy.path, durable=False, map_size=1 << 30)
+    assert facts(busy.store) == (before if failing == 1 else (0, 0, bytes(16)))
+    assert names(tmp_path / "data") == ["state"]
+
+
+def test_a_file_that_no_map_can_hold_is_an_error(busy: Replica, tmp_path: Path) -> None:
+    take_image(busy.store, tmp_path / "file")
+    size = (tmp_path / "file").stat().st_size
+    small = Store.open(tmp_path / "small" / "state", durable=False, map_size=size)
+    with pytest.raises(OSError, match="cannot be made the state"):
+        small.prepare(tmp_path / "file")
+    assert names(tmp_path / "small") == ["state"]
+    small.close()
