@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, anonymous_mib, fill, shape, tell
+from bench.load import Writers, anonymous_mib, cluster_of, fill, shape, tell
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 RATIO: Final = 5.0
@@ -183,13 +182,8 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8_000, help="bytes of a value")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".") as folder:
-        cluster = DevCluster(Path(folder))
-        try:
-            cluster.start_all()
-            figures = run(measure(cluster, options))
-        finally:
-            cluster.stop()
+    with cluster_of(DevCluster) as cluster:
+        figures = run(measure(cluster, options))
     quiet, during = figures["quiet"], figures["during"]
     bases = [[row.get("log_base_index", 0.0) for row in figures[when]] for when in ("log_before", "log_after")]
     good = (

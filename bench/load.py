@@ -1,17 +1,23 @@
 """Writers that go on all the time, and what they saw: shared by the benchmarks that disturb a cluster meanwhile."""
 
 import asyncio
+import contextlib
 import json
+import signal
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import kvorum
+import kvorum.cluster  # first of all: it tells gRPC to keep its remarks to itself
 from kvorum.errors import KvorumError
 from kvorum_node.dev_cluster import DevCluster
+
+C = TypeVar("C", bound=DevCluster)
 
 PATIENCE: Final = 60.0
 """Seconds that a node may take to rejoin."""
@@ -121,6 +127,22 @@ def rejoined(cluster: DevCluster, node: int, patience: float = PATIENCE) -> None
                 return
         time.sleep(0.02)
     raise TimeoutError(f"node {node + 1} did not catch up within {patience:.0f} s")
+
+
+@contextlib.contextmanager
+def cluster_of(make: Callable[[Path], C]) -> Iterator[C]:
+    """A started cluster in a new folder on the disk of the working folder; whatever happens, its nodes end.
+
+    Not in a temporary folder, which may be in memory: there a sync costs nothing.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".") as folder:
+        cluster = make(Path(folder))
+        try:
+            cluster.start_all()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def anonymous_mib(pid: int) -> float:

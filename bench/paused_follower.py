@@ -10,7 +10,6 @@ import os
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from random import Random
@@ -19,7 +18,7 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, quantile, rejoined, shape, tell
+from bench.load import Writers, cluster_of, quantile, rejoined, shape, tell
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 AIM: Final = 1.2
@@ -83,14 +82,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".") as folder:
-        cluster = DevCluster(Path(folder))
-        try:
-            cluster.start_all()
-            for callers in map(int, options.callers.split(",")):
-                rows.append(run(compare(cluster, callers, options.pairs, options.seconds, Random(callers))))
-        finally:
-            cluster.stop()
+    with cluster_of(DevCluster) as cluster:
+        for callers in map(int, options.callers.split(",")):
+            rows.append(run(compare(cluster, callers, options.pairs, options.seconds, Random(callers))))
     good = all(row["median_ratio"] <= AIM and not row["errors"] for row in rows)
     summary = ", ".join(
         f"{row['callers']} callers p99 {row['paused']['p99_ms']} against {row['quiet']['p99_ms']} ms,"

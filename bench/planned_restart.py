@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, longest_gap, quantile, rejoined, tell
+from bench.load import Writers, cluster_of, longest_gap, quantile, rejoined, tell
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 AIM: Final = 0.3
@@ -91,13 +90,8 @@ def main() -> int:
     parser.add_argument("--callers", type=int, default=16)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".") as folder:
-        cluster = DevCluster(Path(folder))
-        try:
-            cluster.start_all()
-            leaderless, gaps, errors = run(restart(cluster, options.times, options.callers))
-        finally:
-            cluster.stop()
+    with cluster_of(DevCluster) as cluster:
+        leaderless, gaps, errors = run(restart(cluster, options.times, options.callers))
     figures = {}
     for name, times in (("without_leader_ms", leaderless), ("client_gap_ms", gaps)):
         ordered = sorted(round(seconds * 1e3) for seconds in times)

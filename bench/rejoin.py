@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, anonymous_mib, fill, shape, tell
+from bench.load import Writers, anonymous_mib, cluster_of, fill, shape, tell
 from chaos.arena import Arena
 from chaos.operator import Operator
 from kvorum_node.dev_cluster import in_thread
@@ -114,13 +113,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="for catching up, at most")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".") as folder:
-        cluster = Arena(Path(folder))
-        try:
-            cluster.start_all()
-            figures = run(measure(cluster, options))
-        finally:
-            cluster.stop()
+    with cluster_of(Arena) as cluster:
+        figures = run(measure(cluster, options))
     good = not figures["unequal"] and not figures["errors"] and max(figures["anonymous_mib"]) <= MEMORY
     good = good and figures["achieved_rate"] >= 0.9 * options.rate
     summary = (

@@ -1,53 +1,69 @@
-"""Runs a trial: `python -m chaos [--seconds 60] [--seed 0] [--faults kill,leader,majority,all,pause]`."""
+"""Runs a trial: `python -m chaos [--seconds 60] [--seed 0] [--net namespaces] [--disks loop] [--faults kills,pauses]`.
+
+With namespaces and loop disks (root is needed) the run has a network, mounts and process ids of its own, and nothing of
+it is left when it has ended, however it ended. Without, it runs on 127.0.0.1 and in plain folders.
+"""
 
 import argparse
 import asyncio
-import logging
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
-from .nemesis import FAULTS, parse_faults
-from .trial import Options, Report, log_to, trial
+from .faults import FAULTS, KINDS, Category, Fault, category, parse_faults
+from .isolation import INSIDE, CannotIsolate, missing, run_inside, settle
+from .report import Report
+from .trial import Options, trial
+from .workload import THINKING
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description="Attacks three nodes, and judges what clients saw.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults may begin (default: 60)")
     parser.add_argument("--seed", type=int, default=None, help="for all choices (default: from the clock)")
-    parser.add_argument("--faults", default=",".join(FAULTS), help=f"some of {','.join(FAULTS)} (default: all)")
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument(
+        "--faults", default=None, help=f"some of {','.join((*KINDS, *FAULTS))} (default: all that can be had)"
+    )
+    parser.add_argument("--net", choices=("loopback", "namespaces"), default="loopback")
+    parser.add_argument("--disks", choices=("folders", "loop"), default="folders")
+    parser.add_argument("--membership", action="store_true", help="change the members meanwhile: 3 -> 4 -> 3 nodes")
+    for name in KINDS:
+        parser.add_argument(f"--{name}", type=int, default=None, metavar="N", help=f"at least so many {name}")
+    parser.add_argument("--crews", type=int, default=2, help="processes with clients")
+    parser.add_argument("--clients", type=int, default=2, help="of each crew")
     parser.add_argument("--lanes", type=int, default=4, help="sequential callers of each client")
-    parser.add_argument("--visitors", type=int, default=2, help="callers that open a client of their own now and then")
-    parser.add_argument("--operations", type=int, default=100_000, help="calls at most")
+    parser.add_argument("--visitors", type=int, default=1, help="callers that open a client of their own now and then")
+    parser.add_argument("--thinking", type=float, default=THINKING, help="seconds between two calls of a lane")
+    parser.add_argument("--operations", type=int, default=1_000_000, help="calls at most")
     parser.add_argument("--most-faults", type=int, default=1_000, help="faults at most")
     parser.add_argument("--dir", type=Path, default=None, help="where the folder of the run is made")
     parser.add_argument("--keep", action="store_true", help="keep the folder after a success too")
+    parser.add_argument("--strict", action="store_true", help="fail where network or disks cannot be had as asked for")
+    parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        options.faults = parse_faults(options.faults)
+        options.faults = None if options.faults is None else parse_faults(options.faults)
     except ValueError as error:
         parser.error(str(error))
+    wanted = _wanted(options)
+    if wanted and options.membership:
+        parser.error("changes of members come with faults of their own: no numbers of faults")
     if (
-        options.seconds <= 0
+        min(options.seconds, options.thinking) <= 0
         or options.visitors < 0
-        or min(options.clients, options.lanes, options.operations, options.most_faults) < 1
+        or min(options.crews, options.clients, options.lanes, options.operations, options.most_faults) < 1
+        or min(wanted.values(), default=1) < 1
     ):
         parser.error("numbers must be positive")
     return options
 
 
-def _run(running: Coroutine[Any, Any, Report]) -> Report:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(running)
-    return uvloop.run(running)
+def _wanted(options: argparse.Namespace) -> dict[Category, int]:
+    numbers = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _show(report: Report) -> None:
@@ -56,6 +72,9 @@ def _show(report: Report) -> None:
         f"{name} {report.figures[name]}"
         for name in ("reconnects", "failed_connections", "sessions", "redeliveries", "duplicate_deliveries")
     )
+    print(f"faults by kind: {', '.join(f'{kind} {count}' for kind, count in sorted(report.faults.items()))}")
+    if report.changes:
+        print(f"changes of members: {', '.join(f'{kind} {count}' for kind, count in sorted(report.changes.items()))}")
     print(f"operations by kind: {kinds}")
     print(f"clients: {figures}")
     print(f"whole again after at most {report.slowest:.1f} s; judged in {report.judging:.1f} s")
@@ -63,9 +82,57 @@ def _show(report: Report) -> None:
         print(f"problem: {problem}")
 
 
+def _settle_for_less(options: argparse.Namespace) -> bool:
+    """Look at what can be had, and say what cannot. Returns whether to go on."""
+    for kind, ask, rest in (("net", "namespaces", "loopback"), ("disks", "loop", "folders")):
+        if getattr(options, kind) != ask:
+            continue
+        reason = missing("net" if kind == "net" else "disks")
+        if reason is not None:
+            print(f"chaos: --{kind} {ask} cannot be had: {reason}", flush=True)
+            if options.strict:
+                return False
+            print(f"chaos: going on with --{kind} {rest}", flush=True)
+            setattr(options, kind, rest)
+    return True
+
+
+def _possible(options: argparse.Namespace) -> tuple[Fault, ...]:
+    """The faults to choose from. Errors: ValueError if one was asked for that cannot be had."""
+    absent = {"cuts"} if options.net == "loopback" else set()
+    absent |= {"power-cuts", "bad-disks"} if options.disks == "folders" else set()
+    possible = tuple(fault for fault in FAULTS if category(fault) not in absent)
+    named = [fault for fault in options.faults or () if fault not in possible]
+    wrong = [*named, *(name for name in _wanted(options) if name in absent)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: cuts need --net namespaces, power-cuts and bad-disks need --disks loop")
+    return options.faults or possible
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns 0 if nothing is wrong, else 1."""
+    """The command line. Returns 0 if nothing is wrong, 1 for problems, 2 for what cannot be run."""
     options = _parse(arguments)
+    isolated = options.net == "namespaces" or options.disks == "loop"
+    if isolated and not options.inside:
+        if not _settle_for_less(options):
+            return 2
+        isolated = options.net == "namespaces" or options.disks == "loop"
+    try:
+        options.faults = _possible(options)
+        if isolated and not options.inside:
+            given = sys.argv[1:] if arguments is None else arguments
+            final = ["--net", options.net, "--disks", options.disks, INSIDE]
+            command = [sys.executable, "-m", "chaos", *given, *final]
+            return run_inside(command, network=options.net == "namespaces")
+        if isolated:
+            settle()
+    except (CannotIsolate, ValueError) as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 2
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     seed = time.time_ns() % 1_000_000 if options.seed is None else options.seed
     if options.dir is not None:
         options.dir.mkdir(parents=True, exist_ok=True)
@@ -75,33 +142,33 @@ def main(arguments: list[str] | None = None) -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:7.2f}  {line}", flush=True)
 
-    # The nodes are processes of their own: whoever ends this must leave it the time to end them.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    say(f"seed {seed}, folder {folder}")
-    logging_handler = log_to(folder / "clients.log")
+    # The nodes are processes of their own: whoever ends this must leave it the time to end them. What asyncio does for
+    # SIGINT, cancelling the run in order, is right for SIGTERM as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    say(f"seed {seed}, network {options.net}, disks {options.disks}, folder {folder}")
+    todo = Options(
+        folder=folder,
+        seconds=options.seconds,
+        seed=seed,
+        faults=options.faults,
+        wanted=_wanted(options),
+        namespaces=options.net == "namespaces",
+        disks=options.disks == "loop",
+        membership=options.membership,
+        crews=options.crews,
+        clients=options.clients,
+        lanes=options.lanes,
+        visitors=options.visitors,
+        thinking=options.thinking,
+        operations=options.operations,
+        most_faults=options.most_faults,
+    )
     try:
-        report = _run(
-            trial(
-                Options(
-                    folder=folder,
-                    seconds=options.seconds,
-                    seed=seed,
-                    faults=options.faults,
-                    clients=options.clients,
-                    lanes=options.lanes,
-                    visitors=options.visitors,
-                    operations=options.operations,
-                    most_faults=options.most_faults,
-                ),
-                say,
-            )
-        )
+        report = asyncio.run(trial(todo, say))
     except KeyboardInterrupt:
         print("chaos: interrupted", flush=True)
         return 130
-    finally:
-        logging.getLogger("kvorum").removeHandler(logging_handler)
-        logging_handler.close()
     _show(report)
     if report.problems:
         (folder / "problems.txt").write_text("\n".join([*report.problems, report.line]) + "\n")

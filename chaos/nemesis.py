@@ -1,6 +1,6 @@
-"""Kills and freezes nodes, one fault after the other; the next one only after the last victims have rejoined.
+"""Does harm, one fault after the other; the next one only after the last victims have rejoined.
 
-All it touches are processes that its cluster started, by their ids. Which fault, whom and for how long comes from a
+All it touches are processes, networks and disks of its own arena. Which fault, whom and for how long comes from a
 seeded generator; what the cluster makes of it is not repeatable, these are real processes.
 """
 
@@ -9,31 +9,36 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Final, Literal, get_args
+from typing import Final
 
-from kvorum_node.dev_cluster import DevCluster, in_thread
+from kvorum_node.dev_cluster import in_thread
 
-Fault = Literal["kill", "leader", "majority", "all", "pause"]
-"""kill -9 of any node, of the leader, of two of three, of all; SIGSTOP for less or more than an election timeout."""
-FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
+from .arena import Arena
+from .cuts import Cuts, name
+from .faults import KINDS, Category, Fault, by_category, deck
 
 SHORT_PAUSE: Final = (0.05, 0.4)
 """Seconds; below the shortest election timeout of 0.5 s."""
 LONG_PAUSE: Final = (1.0, 4.0)
 OUTAGE: Final = (0.05, 1.5)
 """Seconds from a kill to the start of the node."""
+BRIEF_OUTAGE: Final = (0.02, 0.6)
+"""The same when many faults are wanted."""
 STAGGER: Final = (0.0, 0.8)
 """Seconds between the starts of two nodes."""
 QUIET: Final = (0.2, 1.2)
 """Seconds between two faults."""
+BRIEF_QUIET: Final = (0.02, 0.3)
+DEAD_DISK: Final = (0.0, 0.5)
+"""Seconds that a node is left alone with a disk that has died."""
+BAD_DISK: Final = (0.2, 4.0)
+"""Seconds that a disk hangs or is full."""
 PATIENCE: Final = 30.0
 """Seconds that a victim may take to rejoin."""
-LOOK: Final = 0.05
+LOOK: Final = 0.03
 """Seconds between two looks at whether it has."""
-BEHIND: Final = 200
-"""Entries that a node which has rejoined may still be behind: clients go on meanwhile."""
 
 
 class DidNotRejoin(Exception):
@@ -41,68 +46,138 @@ class DidNotRejoin(Exception):
 
 
 class Nemesis:
-    """See the module. `say` is called with a line for each fault."""
+    """See the module. `say` is called with a line for each fault, `wanted` are numbers of faults by category: they are
+    spread over the time of the run."""
 
-    def __init__(self, cluster: DevCluster, rng: Random, faults: Sequence[Fault], say: Callable[[str], None]) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        arena: Arena,
+        rng: Random,
+        faults: Sequence[Fault],
+        say: Callable[[str], None],
+        wanted: Mapping[Category, int] | None = None,
+    ) -> None:
+        self._arena = arena
         self._rng = rng
         self._faults = tuple(faults)
         self._say = say
+        self._wanted = dict(wanted or {})
+        self._cuts = None if arena.lab is None else Cuts(arena, arena.lab, rng, say)
         self.counts: Counter[str] = Counter()
-        """Faults by kind; pauses are `short pause` and `long pause`."""
-        self.slowest = 0.0
-        """Seconds from the end of a fault to a whole cluster, at most."""
+        """Faults by kind: after each of them the cluster was whole again."""
+        self.rejoins: list[float] = []
+        """Seconds from the end of each fault to a whole cluster."""
+
+    def short_of(self) -> list[str]:
+        """What is wanted and has not come."""
+        sums = by_category(self.counts)
+        return [f"{sums[kind]} of {number} {kind}" for kind, number in self._wanted.items() if sums[kind] < number]
 
     async def run(self, stop: asyncio.Event, until: float, most: int) -> None:
         """Do harm until `stop`, a moment of the monotonic clock, or `most` times.
 
-        A fault that has begun is seen through. Each kind comes before any comes again.
+        A fault that has begun is seen through. Each kind comes before any comes again, unless numbers are wanted.
 
-        Errors: DidNotRejoin; ClusterFailed if a node ends that was not killed.
+        Errors: DidNotRejoin; ClusterFailed if a node ends that was not killed; those of `Arena`.
         """
-        bag: list[Fault] = []
+        began = time.monotonic()
+        cards: list[Fault] = []
+        drawn = dealt = 0
         while self.counts.total() < most:
-            await asyncio.sleep(min(self._rng.uniform(*QUIET), max(0.0, until - time.monotonic())))
+            if not cards:
+                cards = deck(self._rng, self._faults, self._wanted)
+                dealt = len(cards)
+            # What is wanted has to come within nine tenths of the time.
+            due = began + (until - began) * 0.9 * drawn / dealt if self._wanted else 0.0
+            pause = self._rng.uniform(*(BRIEF_QUIET if self._wanted else QUIET))
+            pause = max(pause, due - time.monotonic())
+            await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             if stop.is_set() or time.monotonic() >= until:
                 return
-            if not bag:
-                bag = self._rng.sample(self._faults, len(self._faults))
-            await self._strike(bag.pop())
-            await self._whole_again()
+            fault = cards.pop()
+            drawn += 1
+            await self.strike(fault)
+            await self.whole_again()
+            self.counts[fault] += 1
 
-    async def _strike(self, fault: Fault) -> None:
-        nodes = list(range(self._cluster.nodes))
-        if fault == "pause":
+    async def strike(self, fault: Fault) -> None:
+        """Do it, and let the victims run again. Errors: those of `run`."""
+        nodes = list(self._arena.present)
+        if fault in KINDS["cuts"]:
+            assert self._cuts is not None, "cuts need a lab"
+            await self._cuts.strike(fault)
+        elif fault == "pause":
+            await self._pause(await self._leader() if self._rng.random() < 0.5 else self._rng.choice(nodes))
+        elif fault in KINDS["power-cuts"]:
+            number = {"power": 1, "power-two": 2, "power-all": len(nodes)}[fault]
+            await self._power(self._rng.sample(nodes, number))
+        elif fault in KINDS["bad-disks"]:
             victim = await self._leader() if self._rng.random() < 0.5 else self._rng.choice(nodes)
-            await self._pause(victim)
-            return
-        if fault == "kill":
-            victims = [self._rng.choice(nodes)]
-        elif fault == "leader":
-            victims = [await self._leader()]
-        elif fault == "majority":
-            victims = self._rng.sample(nodes, len(nodes) // 2 + 1)
+            await self._bad_disk(fault, victim)
         else:
-            victims = self._rng.sample(nodes, len(nodes))
-        self.counts[fault] += 1
+            await self._kill(fault, await self._victims(fault, nodes))
+
+    async def _victims(self, fault: Fault, nodes: list[int]) -> list[int]:
+        if fault == "kill":
+            return [self._rng.choice(nodes)]
+        if fault == "leader":
+            return [await self._leader()]
+        if fault == "majority":
+            return self._rng.sample(nodes, len(nodes) // 2 + 1)
+        return self._rng.sample(nodes, len(nodes))
+
+    async def _kill(self, fault: Fault, victims: list[int]) -> None:
         self._say(f"kill -9 of {fault}: {_names(victims)}")
         for victim in victims:
-            await in_thread(self._cluster.kill, victim)
-        await asyncio.sleep(self._rng.uniform(*OUTAGE))
+            await in_thread(self._arena.kill, victim)
+        await self._outage()
+        await self._start(victims)
+
+    async def _power(self, victims: list[int]) -> None:
+        frozen = self._rng.random() < 0.6
+        alone = 0.0 if frozen else self._rng.uniform(*DEAD_DISK)
+        self._say(f"{'power cut' if frozen else f'dead disk, after {alone:.2f} s power cut'} of {_names(victims)}")
+        await in_thread(lambda: self._arena.cut_power(victims, frozen=frozen, seconds=alone))
+        await self._outage()
+        await self._start(victims, self._arena.restore_power)
+
+    async def _bad_disk(self, fault: Fault, victim: int) -> None:
+        """The node may end itself over it, but not die of it."""
+        arena, disk = self._arena, self._arena.disks[victim]
+        seconds = self._rng.uniform(*BAD_DISK)
+        self._say(f"the disk of {name(victim)} {'hangs' if fault == 'hang' else 'is full'} for {seconds:.2f} s")
+        arena.may_end.add(victim)
+        begin, end = (disk.hang, disk.go_on) if fault == "hang" else (disk.fill, disk.make_room)
+        await in_thread(begin)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await in_thread(end)
+        status = await in_thread(arena.release, victim)
+        if status is not None:
+            self._say(f"{name(victim)} had ended itself with status {status}")
+            if status < 0:
+                raise DidNotRejoin(f"{name(victim)} died of signal {-status} over its disk")
+
+    async def _outage(self) -> None:
+        await asyncio.sleep(self._rng.uniform(*(BRIEF_OUTAGE if self._wanted else OUTAGE)))
+
+    async def _start(self, victims: list[int], prepare: Callable[[int], None] | None = None) -> None:
         self._rng.shuffle(victims)
         for number, victim in enumerate(victims):
             if number:
                 await asyncio.sleep(self._rng.uniform(*STAGGER))
-            await in_thread(self._cluster.start, victim)
+            if prepare is not None:
+                await in_thread(prepare, victim)
+            await in_thread(self._arena.start, victim)
 
     async def _pause(self, victim: int) -> None:
         short = self._rng.random() < 0.5
         seconds = self._rng.uniform(*(SHORT_PAUSE if short else LONG_PAUSE))
-        pid = self._cluster.pid(victim)
+        pid = self._arena.pid(victim)
         if not pid:
-            raise DidNotRejoin(f"{_names([victim])} does not run, and nobody killed it")
-        self.counts["short pause" if short else "long pause"] += 1
-        self._say(f"SIGSTOP of {_names([victim])} for {seconds:.2f} s")
+            raise DidNotRejoin(f"{name(victim)} does not run, and nobody killed it")
+        self._say(f"SIGSTOP of {name(victim)} for {seconds:.2f} s")
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)
@@ -110,43 +185,52 @@ class Nemesis:
             os.kill(pid, signal.SIGCONT)
 
     async def _leader(self) -> int:
-        return await in_thread(self._cluster.leader)
+        return await in_thread(self._arena.leader)
 
-    async def _whole_again(self) -> None:
+    async def whole_again(self) -> None:
+        """Wait until the cluster is. Errors: DidNotRejoin, and those of `Arena`."""
         began = time.monotonic()
-        while not await in_thread(self._is_whole):
+        goal: list[int] = []
+        while not await in_thread(self._is_whole, goal):
             if time.monotonic() > began + PATIENCE:
-                raise DidNotRejoin(f"the cluster is not whole again after {PATIENCE:g} s")
+                raise DidNotRejoin(f"the cluster is not whole again after {PATIENCE:g} s: {self._state()}")
             await asyncio.sleep(LOOK)
-        self.slowest = max(self.slowest, time.monotonic() - began)
+        self.rejoins.append(time.monotonic() - began)
 
-    def _is_whole(self) -> bool:
-        """Whether all follow one leader and are about as far as it is."""
-        leader = self._cluster.peek(self._cluster.leader(PATIENCE))
-        answers = [self._cluster.peek(number) for number in range(self._cluster.nodes)]
-        if leader is None:
+    def _is_whole(self, goal: list[int]) -> bool:
+        """Whether every node follows one leader, and holds what was committed when all were first seen to do so.
+
+        That moment's commit index is kept in `goal`; clients go on meanwhile.
+        """
+        leader = self._arena.peek(self._arena.leader(PATIENCE))
+        answers = [self._arena.peek(number) for number in self._arena.present]
+        if leader is None or leader.commit_index == 0:
             return False
-        return all(
-            answer is not None
-            and answer.leader.node_id == leader.node_id
-            and answer.term == leader.term
-            and answer.applied_index + BEHIND >= leader.commit_index > 0
-            for answer in answers
-        )
+        match = {peer.node_id: peer.match_index for peer in leader.peers if peer.connected}
+        match[leader.node_id] = leader.last_log_index
+        for answer in answers:
+            if answer is None or answer.leader.node_id != leader.node_id or answer.term != leader.term:
+                return False
+            if answer.node_id not in match:
+                return False
+        if not goal:
+            goal.append(leader.commit_index)
+        return min(match.values()) >= goal[0]
 
-
-def parse_faults(text: str) -> tuple[Fault, ...]:
-    """Names, separated by commas. Errors: ValueError."""
-    found: list[Fault] = []
-    for name in filter(None, (part.strip() for part in text.split(","))):
-        match = [fault for fault in FAULTS if fault == name]
-        if not match:
-            raise ValueError(f"unknown fault {name!r}, expected some of {','.join(FAULTS)}")
-        found += match
-    if not found:
-        raise ValueError("no fault was named")
-    return tuple(dict.fromkeys(found))
+    def _state(self) -> str:
+        lines = []
+        for number in range(self._arena.nodes):
+            answer = self._arena.peek(number)
+            if answer is None:
+                lines.append(f"{name(number)} does not answer")
+                continue
+            peers = ", ".join(f"{peer.node_id} {peer.match_index}/{peer.connected}" for peer in answer.peers)
+            lines.append(
+                f"{name(number)} {answer.role} term {answer.term} leader {answer.leader.node_id or 'none'}"
+                f" commit {answer.commit_index} last {answer.last_log_index} ({peers})"
+            )
+        return "; ".join(lines)
 
 
 def _names(nodes: Sequence[int]) -> str:
-    return ", ".join(f"n{number + 1}" for number in nodes)
+    return ", ".join(map(name, nodes))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 import kvorum
-from kvorum.errors import OutcomeUnknown, StaleLease, Unavailable
+from kvorum.errors import NoSpace, OutcomeUnknown, StaleLease, Unavailable
 
 from .history import Operation, Outcome, Seen
 
@@ -69,7 +69,7 @@ class Recorder:
             result = await call
         except OutcomeUnknown:
             return self._note(draft, invoked, "unknown")
-        except (Unavailable, StaleLease):
+        except (Unavailable, StaleLease, NoSpace):
             return self._note(draft, invoked, "not applied")
         except asyncio.CancelledError:
             self._note(draft, invoked, "unknown")

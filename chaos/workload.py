@@ -52,8 +52,11 @@ class HandlerTrouble(Exception):
 class Lane:
     """One sequential process. Its choices depend on `rng`, and on what it saw."""
 
-    def __init__(self, kv: kvorum.Kv | None, process: int, rng: Random, recorder: Recorder) -> None:
-        """A visitor gives no client."""
+    def __init__(
+        self, kv: kvorum.Kv | None, process: int, rng: Random, recorder: Recorder, thinking: float = THINKING
+    ) -> None:
+        """A visitor gives no client. `thinking`: seconds between two calls, on average."""
+        self._thinking = thinking
         self._client = kv
         self._process = process
         self._rng = rng
@@ -82,7 +85,7 @@ class Lane:
         while not stop.is_set() and len(self._recorder.operations) < most and self._number != last:
             self._number += 1
             await actions[self._rng.choices(kinds, weights)[0]]()
-            await asyncio.sleep(self._rng.expovariate(1 / THINKING))
+            await asyncio.sleep(self._rng.expovariate(1 / self._thinking))
 
     async def visit(self, url: str, stop: asyncio.Event, most: int) -> None:
         """As `run`, with a new client every few calls.

@@ -11,12 +11,13 @@ from typing import Final
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft import RaftConfig, RaftNode, Timing
 from kvorum_raft.errors import ConfigurationError, RaftFault
-from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker
+from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_marker
 
 from . import quarantine
 from .api.server import ApiServer
 from .config import NodeConfig
 from .handover import HandOver
+from .replica_store import ReplicaStore
 from .scrub import Scrubber
 from .service import NodeService, ServiceSettings
 from .space import SpaceWatch, reserve
@@ -109,8 +110,12 @@ class Replica:
         stack.callback(proof.cancel)
 
     def _damaged(self, fault: StoreFault) -> None:
-        """In the scrubber's thread. The store has left its mark: the next start rebuilds the state."""
-        exit_process(self._config.data_dir / "raft")(RaftFault(str(fault)))
+        """In the scrubber's thread. The store has left its mark: the next start does not trust the state. A checkpoint
+        may be a copy of the damage, so none is used either if others have the content."""
+        folder = self._config.data_dir / "raft"
+        if self._raft.others_vote:
+            write_marker(folder, REBUILD_MARKER, str(fault))
+        exit_process(folder)(RaftFault(str(fault)))
 
     def _unreadable(self) -> str:
         """Why nobody may read this node's state, whatever consistency was asked for."""
@@ -132,7 +137,7 @@ def _open_store(config: NodeConfig) -> Store:
         skipped = quarantine.read(config.data_dir)
         # What differs from the majority's must not be used again. The mark goes when the checkpoints are gone as well.
         rebuild = has_marker(config.data_dir / "raft", REBUILD_MARKER)
-        return Store.open(config.data_dir / "state", durable=False, force_rebuild=rebuild, quarantine=skipped)
+        return ReplicaStore.open(config.data_dir / "state", durable=False, force_rebuild=rebuild, quarantine=skipped)
     except quarantine.QuarantineError as error:
         raise ConfigurationError(str(error)) from error
     except StoreFault as fault:

@@ -7,6 +7,8 @@ one group, and groups that wait while the disk syncs become one transaction.
 
 import asyncio
 import contextlib
+import logging
+import os
 import shutil
 import tempfile
 import time
@@ -30,6 +32,8 @@ from .reads import PendingRead
 from .service import NodeService, ServiceSettings, settle_down
 from .space import SpaceWatch, embedded_reserve
 from .store import DEFAULT_MAP_SIZE, Store, StoreFault, check_queue_name
+
+logger = logging.getLogger("kvorum.node")
 
 SESSION = b""
 """The one session of an embedded database: this process."""
@@ -106,9 +110,12 @@ class EmbeddedBackend:
     def __init__(self, store: Store, folder: Path, lease: float, *, private: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
+        self._folder = folder
         self._private = folder if private else None
-        self._consensus = LocalConsensus(store, last_time_ms=store.applied_time_ms, check=store.next_expiry_ms)
-        self._space = SpaceWatch(folder, self._loop, store.space, least=embedded_reserve)
+        self._consensus = LocalConsensus(
+            store, last_time_ms=store.applied_time_ms, check=store.next_expiry_ms, is_full=self._is_full
+        )
+        self._space = SpaceWatch(folder, self._loop, store.space, least=embedded_reserve, reusable=self._reusable)
         self._service = NodeService(
             store, self._consensus, self._loop, ServiceSettings(lease=lease), no_space=self._no_space
         )
@@ -164,6 +171,7 @@ class EmbeddedBackend:
         self._check_open()
         if len(self._promises) + len(self._pending) >= MAX_UNDER_WAY:
             raise errors.Overloaded(f"{MAX_UNDER_WAY:,} writes are under way already")
+        self._space.spend(len(op))
         promise: _Promise = self._loop.create_future()
         if not self._pending:
             self._loop.call_soon(self._send)
@@ -297,6 +305,15 @@ class EmbeddedBackend:
             return errors.Closed("the database was closed before this write was carried out")
         return errors.OutcomeUnknown(f"the database stopped while this write was under way: {result.message}")
 
+    def _reusable(self) -> int:
+        """The data file never shrinks, so what was deleted makes room in it and nowhere else."""
+        return int(self._store.statistics()["used_bytes"]) - self._store.space().used_bytes
+
+    def _is_full(self) -> bool:
+        """In the writer thread. A look of its own: the loop may not have looked for a while."""
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize < embedded_reserve(found.f_blocks * found.f_frsize)
+
     def _no_space(self) -> str:
         problem = self._space.problem()
         return f"{problem}; free space, or delete keys" if problem else ""
@@ -313,7 +330,11 @@ class EmbeddedBackend:
                 future.set_exception(errors.Closed("this database was closed", outcome=None))
         for wake in self._watchers:
             wake.set()
-        self._store.close()
+        try:
+            self._store.close()
+        except OSError as error:
+            # Everything that was answered is durable; only the note that it ended in order is missing.
+            logger.warning("the database in %s was closed, but that could not be noted: %s", self._folder, error)
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
 

@@ -57,9 +57,12 @@ class LocalConsensus:
         clock_ms: Callable[[], int] = wall_clock_ms,
         max_waiting: int = MAX_WAITING,
         check: Callable[[], object] = bool,
+        is_full: Callable[[], bool] = bool,
     ) -> None:
-        """`check` reads something of the state, and raises if it cannot be used any more."""
+        """`check` reads something of the state, and raises if it cannot be used any more. `is_full` says whether the
+        disk is nearly full."""
         self._machine = machine
+        self._is_full = is_full
         self._check = check
         self._clock_ms = clock_ms
         self._last_time_ms = last_time_ms
@@ -143,23 +146,32 @@ class LocalConsensus:
             try:
                 index = self._machine.applied_index + 1
                 applied = Applied(index, time_ms, self._apply(index, time_ms, payload))
-            except (lmdb.DiskError, lmdb.MapFullError) as error:
-                # The transaction was given up, and the state is as it was. Unless it broke in the last step of a
-                # commit: then LMDB takes the environment out of service, and nobody can say what it holds.
-                try:
-                    self._check()
-                except Exception:  # noqa: BLE001 - whatever it is, the state cannot be used any more
-                    self.fault = error
-                    loop.call_soon_threadsafe(self._failed, future, error)
-                    break
-                loop.call_soon_threadsafe(self._refused, future, error)
-                continue
             except Exception as error:  # noqa: BLE001 - whatever it was, the state may not be written to any more
+                if self._was_full(error):
+                    loop.call_soon_threadsafe(self._refused, future, error)
+                    continue
                 self.fault = error
                 loop.call_soon_threadsafe(self._failed, future, error)
                 break
             loop.call_soon_threadsafe(self._done, future, applied)
         loop.call_soon_threadsafe(self._ended)
+
+    def _was_full(self, error: Exception) -> bool:
+        """Whether an entry only found no room: its transaction was given up, and the state is as it was.
+
+        A write that the disk took a part of is EIO to LMDB. If the last step of a commit broke, LMDB takes the
+        environment out of service, and nobody can say what it holds: that is no want of room any more.
+        """
+        try:
+            if isinstance(error, (lmdb.DiskError, lmdb.MapFullError)):
+                self._check()
+                return True
+            if type(error) is lmdb.Error and self._is_full():
+                self._check()
+                return True
+        except Exception:
+            logger.exception("the state cannot be used after an entry that found no room")
+        return False
 
     def _apply(self, index: int, time_ms: int, payload: bytes) -> Any:
         slices = self._machine.apply(index, time_ms, payload)

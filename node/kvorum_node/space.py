@@ -25,6 +25,10 @@ EMBEDDED_MOST: Final = 64 << 20
 disks that others fill."""
 
 
+AMPLIFICATION: Final = 8
+"""Bytes on the disk that a byte of a write takes at most, about, until it is looked again."""
+
+
 class Room(NamedTuple):
     """Bytes."""
 
@@ -77,8 +81,13 @@ class SpaceWatch:
         map_space: Callable[[], MapSpace],
         *,
         least: Callable[[int], int],
+        reusable: Callable[[], int] = int,
         statvfs: Callable[[Path], FileSystem] = os.statvfs,
     ) -> None:
+        """`reusable`: bytes inside of the files that can be used again, and so need no room on the disk."""
+        self._reusable = reusable
+        self._margin = 0
+        self._spent = 0
         self._folder = folder
         self._timers = timers
         self._map_space = map_space
@@ -117,8 +126,15 @@ class SpaceWatch:
             "space_shortages": self._shortages,
         }
 
+    def spend(self, size: int) -> None:
+        """So many bytes are about to be written: look before the next turn if they may use up what is left."""
+        self._spent += size
+        if self._spent * AMPLIFICATION > self._margin:
+            self.look()
+
     def look(self) -> None:
         """Judge now."""
+        self._spent = 0
         problem = self._disk_problem() or self._map_problem()
         if bool(problem) != bool(self._problem):
             if problem:
@@ -145,7 +161,10 @@ class SpaceWatch:
         unit = found.f_frsize
         disk = self._disk = Room(found.f_bavail * unit, found.f_blocks * unit)
         least = self._least(disk.size)
-        if disk.free >= least:
+        self._margin = disk.free - least
+        if self._margin < 0:
+            self._margin += self._reusable()
+        if self._margin >= 0:
             return ""
         return f"the disk of {self._folder} has {_size(disk.free)} left, less than the reserve of {_size(least)}"
 

@@ -474,6 +474,12 @@ class RaftNode:
         """True while this node's state is gone and the cluster's has not come yet: it must not be read."""
         return self._running and self._core.hollow
 
+    @property
+    def others_vote(self) -> bool:
+        """True if this node is not the only voter: what it loses can be had from others. From any thread."""
+        configuration = self._core.configuration
+        return configuration is not None and bool(configuration.voters - {self._config.node_id})
+
     def cluster_low_on_space(self) -> str | None:
         """Leader: a voter (or this node) whose disk is nearly full."""
         if not self._running:

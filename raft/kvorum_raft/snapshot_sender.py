@@ -20,6 +20,7 @@ from pysyncobj.node import Node
 
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.checkpoints import Checkpoints
+from kvorum_raft.direct import keep_whole
 from kvorum_raft.errors import ProtocolError, RaftFault
 from kvorum_raft.manifest import Manifest
 
@@ -166,6 +167,7 @@ class SnapshotSender:
             return None
         try:
             fd = os.open(self._checkpoints.path(manifest), os.O_RDONLY)
+            keep_whole(fd)
         except OSError as error:
             self._judge(error)
             _log.warning("the checkpoint %s cannot be offered: %s", manifest.name, error)

@@ -8,7 +8,14 @@ from typing import Final
 
 PINNED: Final = "0.3.17"
 RELIED_ON: Final = frozenset(
-    {"_SyncObj__onSetCodeVersion", "_SyncObj__setCurrentTerm", "_SyncObj__setState", "__init__", "doTick"}
+    {
+        "_SyncObj__getCurrentLogTerm",
+        "_SyncObj__onSetCodeVersion",
+        "_SyncObj__setCurrentTerm",
+        "_SyncObj__setState",
+        "__init__",
+        "doTick",
+    }
 )
 """Not replaced, but called or counted on."""
 UPSTREAM: Final[dict[str, str]] = {
@@ -18,6 +25,7 @@ UPSTREAM: Final[dict[str, str]] = {
     "_SyncObj__doApplyCommand": "1ea7aa506e950d0aecc7aa7ea750a6fc1164cbff9b208784fe4724dfe1ec91dc",
     "_SyncObj__doChangeCluster": "247d4d4101b8cd3ce82232ec9cf69d3556c78df7e6d0002a277d38676e630350",
     "_SyncObj__generateRaftTimeout": "92ed37d3620e781a15680bc5af8a1983a2c265c42aef4322d403001319bbb1a7",
+    "_SyncObj__getCurrentLogTerm": "1cb8867e6a13d3976c07506c31d71681bc4921334dda8c5958da5d91f2e939ac",
     "_SyncObj__loadDumpFile": "ec66e83905de703bcead2735be875e71870a6bbe271c854867611e555a90bbba",
     "_SyncObj__onBecomeLeader": "5a3fd97bc17dc1cf3070b007538b6a8d46adb71f0b6523f3922dc953420645e8",
     "_SyncObj__onMessageReceived": "ddfe34b6c02821795146dc533fb7c0fcf6574a082a68a227b4c885c9e14be206",
@@ -50,3 +58,30 @@ UPSTREAM: Final[dict[str, str]] = {
     "transferLeadership": "c3ac67963962d9aa847c52e6331403ca86596707869eced2438472b7ccd3fae2",
 }
 """Name in the class → fingerprint."""
+FIELDS: Final = frozenset(
+    {
+        "_SyncObj__commandsWaitingCommit",
+        "_SyncObj__connectedNodes",
+        "_SyncObj__newAppendEntriesTime",
+        "_SyncObj__noopIDx",
+        "_SyncObj__otherNodes",
+        "_SyncObj__raftCommitIndex",
+        "_SyncObj__raftCurrentTerm",
+        "_SyncObj__raftElectionDeadline",
+        "_SyncObj__raftLastApplied",
+        "_SyncObj__raftLeader",
+        "_SyncObj__raftLog",
+        "_SyncObj__raftState",
+        "_SyncObj__selfNode",
+        "_SyncObj__transport",
+        "_SyncObj__votedForNodeId",
+    }
+)
+"""State of the base class that this package reads or writes; its constructor, whose fingerprint is above, makes it."""
+CLASSES: Final[dict[str, str]] = {
+    "pysyncobj.SyncObjConf": "e8d5f06ea6435e2c5f8f420d39919b40d6ae39ed6d19d62a083689a15d7b2dcc",
+    "pysyncobj.journal.Journal": "8375f2a66c8600e60941150f83d63fdc29c547bf8bc1aaca18edde38e12a7f03",
+    "pysyncobj.node.Node": "08d57d1bfde2aca1e455574b96d7871f5c645b31733ef9aaf5f18d0e55356b85",
+    "pysyncobj.transport.Transport": "9b0212a7af6123e740c74cf64af362e4d0e54efd3e1792330436199ce7f5ed9f",
+}
+"""Classes of the library that this package inherits from or uses as they are → fingerprint."""

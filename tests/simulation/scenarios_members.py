@@ -19,7 +19,7 @@ def join(world: World, leader_id: str, node_id: str) -> None:
 
 
 def one_change_at_a_time(world: World) -> None:
-    """S5. Four changes in one breath, seen by none of the old members: the majorities of before and after would not
+    """S5. Several changes in one breath, seen by none of the old members: the majorities of before and after would not
     meet."""
     for a, b in ("AB", "AC", "BC"):
         world.connect(a, b)
@@ -29,6 +29,7 @@ def one_change_at_a_time(world: World) -> None:
         world.disconnect("A", other)
     for node_id in "DEFG":
         leader.add(node_id, lambda ok: None)
+        leader.promote(node_id, lambda ok: None)
     world.clock.now += 0.11
     leader.tick()
     for node_id in "DEFG":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pysyncobj.node import Node
 
-from tests.simulation.scenarios import propose
+from tests.simulation.scenarios import propose, require_acked
 from tests.simulation.scenarios_snapshots import compact
 from tests.simulation.world import SafeNode, World
 
@@ -39,3 +39,83 @@ def test_the_log_is_cut_behind_what_a_slow_follower_was_sent(world: World) -> No
     world.pump(60)
     assert leader.leads
     assert slow.applied == leader.applied
+
+
+class _Steps:
+    """The small steps of one node's disks, one at a time; the power goes after so many of them."""
+
+    def __init__(self, world: World, node_id: str, before_power_cut: int) -> None:
+        self._world, self._node_id, self._left = world, node_id, before_power_cut
+        self.cut = False
+
+    def step(self) -> None:
+        node = self._world.nodes[self._node_id]
+        node.tick()
+        for act in (lambda: node.sync(1), lambda: node.jobs.run(1)):
+            if self._left == 0:
+                self._left -= 1
+                self.cut = True
+                self._world.restart(self._node_id, power_cut=True)
+                self._world.mesh()
+                return
+            self._left -= bool(node.disk.pending or len(node.jobs) or self._left < 0)
+            act()
+
+
+@pytest.mark.parametrize("steps", range(26))
+def test_a_power_cut_at_any_step_of_a_checkpoint_and_of_the_cut_loses_nothing(world: World, steps: int) -> None:
+    acked: set[str] = set()
+    for part in range(2):
+        propose(world.nodes["A"], range(part * 10, part * 10 + 10), acked)
+        world.pump(8)
+    victim = world.nodes["B"]
+    world.auto_sync = False
+    disk = _Steps(world, "B", steps)
+    for round_ in range(3):
+        world.nodes["B"].snapshots.checkpointer.force()
+        propose(world.nodes["A"], range(20 + round_ * 3, 23 + round_ * 3), acked)
+        for _ in range(14):
+            world.clock.now += 0.06
+            disk.step()
+            for node_id in "AC":
+                world.nodes[node_id].tick()
+                world.nodes[node_id].sync()
+            for a, b in world.pairs():
+                world.deliver(a, b)
+    assert disk.cut, "the schedule is too short"
+    world.auto_sync = True
+    world.pump(20)
+    restarted = world.nodes["B"]
+    assert restarted is not victim
+    assert restarted.applied == world.nodes["A"].applied
+    require_acked(restarted, acked)
+
+
+@pytest.mark.parametrize("steps", range(16))
+def test_a_power_cut_at_any_step_of_an_installation_loses_nothing(world: World, steps: int) -> None:
+    acked: set[str] = set()
+    propose(world.nodes["A"], range(5), acked)
+    world.pump(6)
+    for other in "AB":
+        world.disconnect("C", other)
+    propose(world.nodes["A"], range(5, 40), acked)
+    world.pump(30, ids="AB")
+    compact(world, "A", "AB")
+    assert world.nodes["A"].journal.base_index > world.nodes["C"].last_index
+    world.auto_sync = False
+    disk = _Steps(world, "C", steps)
+    for other in "AB":
+        world.connect("C", other)
+    for _ in range(60):
+        world.clock.now += 0.06
+        disk.step()
+        for node_id in "AB":
+            world.nodes[node_id].tick()
+            world.nodes[node_id].sync()
+        for a, b in world.pairs():
+            world.deliver(a, b)
+    assert disk.cut, "the schedule is too short"
+    world.auto_sync = True
+    world.pump(60)
+    assert world.nodes["C"].applied == world.nodes["A"].applied
+    require_acked(world.nodes["C"], acked)

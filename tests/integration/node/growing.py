@@ -57,6 +57,11 @@ class GrowingCluster(ThreeNodes):
             f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n{extra}'
         )
 
+    def wait_until_gone(self, number: int) -> None:
+        """Wait for a node that ends by itself."""
+        self._children[number].wait(20)
+        del self._children[number]
+
     def wipe(self, number: int) -> None:
         """The node's disk is lost."""
         shutil.rmtree(self.data_dir(number))

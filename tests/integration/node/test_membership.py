@@ -1,6 +1,8 @@
 """What an operator does to a cluster of real processes, by the commands that the documentation names."""
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +96,29 @@ async def test_a_wiped_node_is_replaced(cluster: GrowingCluster) -> None:
     await write(cluster, "after")
 
 
+async def test_a_wiped_node_gets_a_snapshot_when_the_log_does_not_reach_back(cluster: GrowingCluster) -> None:
+    async with kvorum.open_kv(cluster.url) as kv:
+        room = asyncio.Semaphore(16)
+
+        async def one(number: int) -> None:
+            async with room:
+                await kv.set(("big", number % 200), os.urandom(60_000), timeout=60_000)
+
+        # Two checkpoints must be made, each after 64 MiB of log, before the log is cut behind the older one.
+        await asyncio.gather(*(one(number) for number in range(3_200)))
+    lost = (await in_thread(cluster.followers))[0]
+    name = f"n{lost + 1}"
+    await in_thread(cluster.kill, lost)
+    cluster.wipe(lost)
+    cluster.set_key(lost, "join", "true")
+    await in_thread(cluster.start, lost)
+    await in_thread(cluster.cluster, "replace", name, *cluster.place(lost), "--promote", "--timeout", "60s")
+    await in_thread(same_state, cluster, 0, 1, 2)
+    assert "from a snapshot" in cluster.log(lost).read_text()
+    async with kvorum.open_kv(f"kvorum://{cluster.client_address(lost)}") as kv:
+        assert len([entry async for entry in kv.list(prefix=("big",), consistency="eventual")]) == 200
+
+
 async def test_leadership_goes_where_it_is_sent(cluster: GrowingCluster) -> None:
     target = (await in_thread(cluster.followers))[0]
     assert await in_thread(cluster.cluster, "transfer", f"n{target + 1}") == f"node n{target + 1} leads\n"
@@ -170,6 +195,31 @@ async def test_growth_is_refused_while_one_disk_is_short_and_deletes_are_taken(c
                     break
                 except errors.NoSpace:
                     await asyncio.sleep(0.05)
+
+
+async def test_damage_is_found_by_the_scan_and_the_state_is_rebuilt(tmp_path: Path) -> None:
+    cluster = GrowingCluster(tmp_path, scrub_interval_s=1)
+    with cluster:
+        await write(cluster, "before")
+        async with kvorum.open_kv(cluster.url) as kv:
+            await kv.set(("marked",), b"something that stands nowhere else")
+        await in_thread(same_state, cluster, 0, 1, 2)
+        struck = (await in_thread(cluster.followers))[0]
+        state = cluster.data_dir(struck) / "state" / "data.mdb"
+        content = await in_thread(state.read_bytes)
+        places = [found.start() for found in re.finditer(b"something that stands nowhere", content)]
+        assert places
+        with state.open("r+b") as file:
+            for place in places:
+                file.seek(place)
+                file.write(b"S")
+        async with asyncio.timeout(20):
+            await in_thread(cluster.wait_until_gone, struck)
+        assert "the state is damaged" in cluster.log(struck).read_text()
+        assert (cluster.data_dir(struck) / "raft" / "FAULT").exists()
+        await in_thread(cluster.start, struck)
+        await write(cluster, "after")
+        await in_thread(same_state, cluster, 0, 1, 2)
 
 
 async def test_a_planned_stop_of_the_leader_waits_for_no_election(tmp_path: Path) -> None:

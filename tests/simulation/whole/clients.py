@@ -425,6 +425,7 @@ class Client:
             except errors.KvorumError:
                 # Judged by its lease alone, it may be asked again: it was applied at most once.
                 judge.counters["settles repeated"] += 1
+                await asyncio.sleep(0.05)
                 continue
             outcome = result.result.outcome
             judge.counters["settles stale" if outcome == pb.OUTCOME_STALE_LEASE else "settles"] += 1

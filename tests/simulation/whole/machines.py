@@ -65,6 +65,8 @@ class Machine:
         self, name: str, clock: Clock, network: Network, members: list[Member], folder: Path, seed: str, watch: Observer
     ) -> None:
         self.name = name
+        self.node_id = name
+        """Of whose folder it holds."""
         self.clock = clock
         self.network = network
         self.members = members
@@ -112,13 +114,13 @@ class Machine:
 
     @property
     def member(self) -> Member:
-        return Member(self.name, self.peer_address, self.client_address)
+        return Member(self.node_id, self.peer_address, self.client_address)
 
     def listed(self) -> list[Member]:
         """What its configuration file says."""
         if self.join:
             return [self.member]
-        return [self.member if one.node_id == self.name else one for one in self.members]
+        return [self.member if one.node_id == self.node_id else one for one in self.members]
 
     def wall_ms(self) -> int:
         return EPOCH_MS + int(self.clock.now * 1000 * self.drift) + self.wall_offset_ms
@@ -293,7 +295,7 @@ class Machine:
         return Backup(self.files.tree(), copies, self.starts)
 
     def bring_back(self, backup: Backup) -> None:
-        """What was, is again. Without a process."""
+        """What was, here or on another machine, is here now. Without a process."""
         self.wipe()
         self.folder.mkdir(parents=True)
         self.boots += 1

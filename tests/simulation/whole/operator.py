@@ -32,7 +32,8 @@ class Operator:
         self._machines = {machine.name: machine for machine in machines}
         self._judge = judge
         self._rng = rng
-        self._size = size
+        self._size = self.target = size
+        """So many members there should be."""
         self._asked_at = float("-inf")
         self._question = 0
         self.quiet = False
@@ -141,20 +142,29 @@ class Operator:
         machine.start()
 
     def _fill(self, configuration: Configuration) -> None:
-        """There should be as many members as there were in the beginning."""
-        if len(configuration.members) >= self._size:
+        if len(configuration.members) >= self.target:
             return
         free = [machine for machine in self._machines.values() if machine.name not in configuration.incarnations]
         if free:
-            self.add(self._rng.choice(free))
+            self._add(self._rng.choice(free))
 
-    def add(self, machine: Machine) -> bool:
+    def _add(self, machine: Machine) -> None:
         """A machine that is no member: with an empty folder, which waits."""
-        if not machine.join or not machine.up:
+        if machine.join and machine.up:
+            self.ask(f"add {machine.name}", partial(RaftNode.add, member=machine.member))
+        else:
             self._empty(machine)
-            return False
-        member = machine.member
-        return self.ask(f"add {machine.name}", lambda raft: raft.add(member))
+
+    def grow(self) -> bool:
+        """By one, soon."""
+        grows = self.target == self._size
+        self.target = self._size + 1
+        return grows
+
+    def remove(self, name: str) -> bool:
+        self.target = self._size
+        self._judge.may_be_refused.add(name)
+        return self.ask(f"remove {name}", partial(RaftNode.remove, node_id=name))
 
     def _retire(self, machine: Machine, configuration: Configuration) -> None:
         """It was removed."""

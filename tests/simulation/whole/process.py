@@ -125,7 +125,7 @@ class Process:
         if machine.watches:
             self._watch_cuts(raft._journal)
             self._watch_commits(raft._core)
-        self.server = StreamServer(machine.network, loop, service, machine.name, machine.client_address)
+        self.server = StreamServer(machine.network, loop, service, machine.node_id, machine.client_address)
         self.server.start()
         loop.call_later(5.0, store.proved_good)
         self.serving = True
@@ -134,7 +134,7 @@ class Process:
         machine = self.machine
         return RaftNode(
             RaftConfig(
-                machine.name,
+                machine.node_id,
                 machine.listed(),
                 machine.folder,
                 listen=machine.peer_address,

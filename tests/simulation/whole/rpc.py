@@ -220,7 +220,7 @@ class StreamServer:
 
     def start(self) -> None:
         self._network.listen(self._address, self._loop, self._accept)
-        self._network.listen(f"{self._node_id}:3", self._loop, self._accept_get)
+        self._network.listen(f"{self._loop.name}:3", self._loop, self._accept_get)
 
     def _accept_get(self, end: End) -> None:
         """Unary Get: one read a frame, of whichever node."""
@@ -245,7 +245,7 @@ class StreamServer:
 
     async def stop(self) -> None:
         """Tell clients to go elsewhere, and end."""
-        for address in (self._address, f"{self._node_id}:3"):
+        for address in (self._address, f"{self._loop.name}:3"):
             self._network.stop_listening(address, self._loop)
         tasks = [context.task for context in self._streams.values() if context.task is not None]
         for stream in list(self._streams):

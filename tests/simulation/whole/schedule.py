@@ -44,6 +44,8 @@ LIMITS = (
 CHECKPOINTS = (8_000, 20_000, 60_000)
 """Bytes of the log after which one is made."""
 HASH_EVERY = 16
+DOUBLE = "Z"
+"""The machine to which somebody copies another one's folder."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +100,19 @@ class Schedule:
             for node in [*names, spare]
         ]
         self.machines[-1].join = self.machines[-1].out = True
+        self.double = Machine(DOUBLE, self.clock, self.network, members, folder / DOUBLE, name, self.judge)
+        self.double.out = True
         self.clients = Clients(self.clock, self.network, [*names, spare], self.judge, name)
         self.operator = Operator(self.clock, self.machines, self.judge, random.Random(f"{name}-operator"), size)
-        self.troubles = Troubles(self.clock, self.network, self.machines, self.clients, self.judge, self.operator, name)
+        self.troubles = Troubles(
+            self.clock, self.network, self.machines, self.clients, self.judge, self.operator, self.double, name
+        )
         limits = rng.choice(LIMITS)
         if self.troubles.plot:
             limits = ONE_BY_ONE
         limits = replace(limits, checkpoint_log=rng.choice(CHECKPOINTS), hash_every=HASH_EVERY)
         timing, slowness = rng.choice(TIMINGS), rng.choice((0.005, 0.05, 0.3))
-        for machine in self.machines:
+        for machine in [*self.machines, self.double]:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches
             machine.slowness = slowness
             machine.drift = rng.uniform(0.999, 1.001)
@@ -129,6 +135,7 @@ class Schedule:
         counters = self.judge.counters + self.troubles.counters + self.network.counters + self.operator.counters
         for machine in self.machines:
             counters += machine.counters
+        counters += self.double.counters
         counters["terms"] = len(self.judge.leaders)
         counters["entries"] = len(self.judge.entries)
         counters["happenings"] = self.clock.happenings
@@ -250,12 +257,13 @@ class Schedule:
         return True
 
     def _tear_down(self) -> None:
-        for machine in self.machines:
+        machines = [*self.machines, self.double]
+        for machine in machines:
             if machine.process is not None:
                 machine.kill()
         self.clients.kill()
         self.clock.drop_everything()
-        for machine in self.machines:
+        for machine in machines:
             machine.close()
         self.clients.bury()
 

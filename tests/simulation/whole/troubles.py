@@ -41,6 +41,7 @@ WEIGHTS: Final = {
     "kill_inside": 8,
     "remake": 3,
     "wipe": 4,
+    "copy_folder": 3,
     "back_up": 6,
     "roll_back": 6,
     "add": 4,
@@ -64,6 +65,7 @@ class Troubles:
         clients: Clients,
         judge: Judge,
         operator: Operator,
+        double: Machine,
         seed: str,
     ) -> None:
         self.rng = random.Random(f"{seed}-troubles")
@@ -75,10 +77,11 @@ class Troubles:
         self._crowd = clients
         self._judge = judge
         self._operator = operator
+        self._double = double
         self._backups: dict[str, Backup] = {}
         self._pace = self.rng.choice((0.3, 0.8, 2.0))
         """Seconds between moves, on average: some schedules are wild, others leave time to do something."""
-        self.plot = self.rng.choice(("", "", *PLOTS))
+        self.plot = self.rng.choice(("", "", "", *PLOTS))
         """What the schedule begins with."""
         self._stage = Stage(clock, network, [machine for machine in machines if not machine.out], judge, self.rng)
 
@@ -369,22 +372,39 @@ class Troubles:
         self._later(0.0, 1.0, machine.start)
         return True
 
+    def _copy_folder(self) -> bool:
+        """Two machines with the same files, for a while."""
+        machine = self._loses()
+        if machine is None or machine.process is None or not machine.process.serving or self._double.up:
+            return False
+        double = self._double
+        self._note(f"{double.name} is a copy of {machine.name}")
+        self._judge.may_be_refused |= {double.name, machine.name}
+        double.node_id, double.out = machine.node_id, False
+        double.bring_back(machine.back_up())
+        double.start()
+        self._later(1.0, 5.0, self._no_double)
+        return True
+
+    def _no_double(self) -> None:
+        if self._double.up:
+            self._note(f"{self._double.name} is switched off")
+            self._double.kill()
+        self._double.out = True
+
     # ---- members
 
     def _add(self) -> bool:
-        members = self._operator.members()
-        free = [machine for machine in self._machines if machine not in members]
-        return bool(members and free) and self._operator.add(self.rng.choice(free))
+        return self._operator.grow()
 
     def _remove(self) -> bool:
-        """Somebody, the leader often."""
+        """Somebody, the leader often. If that leaves too few, another one is added."""
         members = self._operator.members()
-        if len(members) < 4:
+        if len(members) < 3:
             return False
         leader = self._operator.leader()
         name = leader.name if leader is not None and self.rng.random() < 0.4 else self.rng.choice(members).name
-        self._judge.may_be_refused.add(name)
-        return self._operator.ask(f"remove {name}", lambda raft: raft.remove(name))
+        return self._operator.remove(name)
 
     def _move(self) -> bool:
         """To another address."""
@@ -542,6 +562,7 @@ class Troubles:
         self.over = self._stage.over = True
         self._note("healing")
         self._operator.attentive = True
+        self._no_double()
         self._stage.machines = self._machines
         self._stage.calm()
         for client in self._crowd.alive:

@@ -39,7 +39,7 @@ class Votes:
         elif body == "vote" and envelope.vote.granted:
             self._votes(process, envelope.term, target)
         elif body == "request_vote":
-            self._votes(process, envelope.term, process.name)
+            self._votes(process, envelope.term, process.machine.node_id)
 
     def _acknowledges(self, process: "Process", index: int) -> None:
         assert process.raft is not None

@@ -123,6 +123,18 @@ async def test_no_room_is_definite_and_no_fault(error: Exception) -> None:
     await consensus.stop()
 
 
+@pytest.mark.parametrize("full", [True, False])
+async def test_a_write_that_the_disk_took_a_part_of_is_no_room_only_if_the_disk_is_full(full: bool) -> None:
+    machine = Machine()
+    machine.errors[b"large"] = lmdb.Error("mdb_txn_commit: Input/output error")
+    consensus = LocalConsensus(machine, is_full=lambda: full)
+    await consensus.start()
+    with pytest.raises(NoSpace if full else UnknownOutcome):
+        await consensus.propose(b"large")
+    assert consensus.is_leader is full
+    await consensus.stop()
+
+
 async def test_no_room_in_the_last_step_of_a_commit_is_a_fault_whose_outcome_is_unknown() -> None:
     """LMDB takes the environment out of service then, which the next look at the state shows."""
     machine = Machine()

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.replica_store import ReplicaStore
 from kvorum_node.space import LEAST, PERIOD, SpaceWatch, embedded_reserve, reserve
 from kvorum_node.store import Space
+from kvorum_raft.errors import DiskFull
+from kvorum_raft.faults import exit_code
 from tests.unit.node.harness import Node, VirtualTimers
 
 KEY, OTHER = b"\x02a\x00", b"\x02b\x00"
@@ -71,6 +74,28 @@ def test_a_reserve_can_be_set() -> None:
     disk.free = GIB
     assert not make(disk, timers, least=lambda _: GIB).low()
     assert make(disk, timers, least=lambda _: GIB + 1).low()
+
+
+def test_writes_that_may_use_up_what_is_left_make_it_look_at_once() -> None:
+    disk, timers = Disk(), VirtualTimers()
+    disk.free = GIB + (80 << 20)
+    space = make(disk, timers, least=lambda _: GIB)
+    disk.free = 0
+    space.spend(9 << 20)
+    assert not space.low()
+    space.spend(2 << 20)
+    assert space.low()
+
+
+def test_what_can_be_used_again_inside_the_files_counts_while_the_disk_is_full() -> None:
+    disk, timers = Disk(), VirtualTimers()
+    disk.free = GIB - (4 << 20)
+    freed = [0]
+    space = make(disk, timers, least=lambda _: GIB, reusable=lambda: freed[0])
+    assert space.low()
+    freed[0] = 4 << 20
+    timers.advance(PERIOD)
+    assert not space.low()
 
 
 def test_a_full_map_is_a_shortage_too() -> None:
@@ -177,3 +202,20 @@ def test_expired_keys_are_swept_while_space_is_short(node: Node) -> None:
     node.timers.advance(2.0)
     with node.store.snapshot() as snapshot:
         assert snapshot.get(KEY).versionstamp == b""
+
+
+def test_a_replica_without_room_stops_with_a_fault_of_its_own(tmp_path: Path) -> None:
+    store = ReplicaStore.open(tmp_path / "state", durable=False, map_size=1 << 20)
+    try:
+        with pytest.raises(DiskFull) as caught:
+            for index in range(1, 30):
+                op = pb.AtomicWrite()
+                key = b"\x02%02d\x00" % index
+                op.mutations.add(key=key, type=pb.MUTATION_TYPE_SET, value=bytes(60_000), encoding=3)
+                entry = pb.Batch(data_version=1)
+                entry.commands.add().writes.writes.add(seq=1, op=op.SerializeToString())
+                store.apply_now(index, 1, entry.SerializeToString())
+        assert exit_code(caught.value) == 73
+        assert 0 < store.applied_index < 29
+    finally:
+        store.close()

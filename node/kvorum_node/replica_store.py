@@ -1,0 +1,23 @@
+"""The state of a cluster's node: a `Store` whose want of room is told apart from damage.
+
+A node whose disk or map is full cannot apply what was committed, so it stops, as with every fault. But with another
+exit status: its disk is sound, and room is all that it needs.
+"""
+
+from collections.abc import Generator
+
+import lmdb
+
+from kvorum_raft.errors import DiskFull
+
+from .store import ApplyResult, Store
+
+
+class ReplicaStore(Store):
+    """`apply` raises `kvorum_raft.errors.DiskFull` where there is no room."""
+
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, ApplyResult]:
+        try:
+            return (yield from super().apply(index, time_ms, payload))
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise DiskFull(f"entry {index} finds no room in the state: {error}") from error

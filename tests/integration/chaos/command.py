@@ -1,0 +1,49 @@
+"""Runs `python -m chaos` as people do, and reads its last line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[3]
+LAST: Final = re.compile(
+    r"chaos: kills (?P<kills>\d+) power-cuts (?P<power_cuts>\d+) cuts (?P<cuts>\d+) pauses (?P<pauses>\d+)"
+    r" bad-disks (?P<bad_disks>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+) lost (?P<lost>\d+) doubled (?P<doubled>\d+)"
+    r" undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
+    r" \(ok (?P<ok>\d+), not applied (?P<denied>\d+), unknown (?P<unknown>\d+)\)"
+    r" retries \d+ messages (?P<messages>\d+) deliveries (?P<deliveries>\d+) (?P<verdict>ok|FAILED)"
+)
+
+
+def start(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
+    """The command, whose folder of the run is made in `folder` and kept."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "chaos", "--dir", str(folder), "--keep", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, folder: Path, timeout: float) -> dict[str, int]:
+    """Run it to a good end; the numbers of its last line."""
+    process = start(*arguments, folder=folder)
+    try:
+        out, error = process.communicate(timeout=timeout)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+    assert process.returncode == 0, out + error
+    assert error == ""
+    found = LAST.fullmatch(out.splitlines()[-1])
+    assert found is not None, out.splitlines()[-1]
+    assert found["verdict"] == "ok"
+    numbers = {name: int(text) for name, text in found.groupdict().items() if name != "verdict"}
+    assert numbers["lost"] == numbers["doubled"] == numbers["undecided"] == numbers["problems"] == 0
+    assert numbers["operations"] == numbers["ok"] + numbers["denied"] + numbers["unknown"]
+    assert numbers["ok"] > 200
+    assert numbers["deliveries"] >= numbers["messages"] > 0
+    return numbers
