@@ -53,7 +53,7 @@ class CountingMachine:
     def inspect(self, file: Path) -> StateFacts:
         raise NotImplementedError
 
-    def prepare(self, file: Path) -> PreparedState:
+    def prepare(self, file: Path, pause: Callable[[int], None] | None = None) -> PreparedState:
         raise NotImplementedError
 
     def adopt(self, prepared: PreparedState) -> None:

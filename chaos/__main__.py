@@ -77,7 +77,10 @@ def _show(report: Report) -> None:
         print(f"changes of members: {', '.join(f'{kind} {count}' for kind, count in sorted(report.changes.items()))}")
     print(f"operations by kind: {kinds}")
     print(f"clients: {figures}")
-    print(f"whole again after at most {report.slowest:.1f} s; judged in {report.judging:.1f} s")
+    print(
+        f"whole again after each fault: median {report.rejoin(0.5):.2f} s, p99 {report.rejoin(0.99):.2f} s, at most"
+        f" {report.rejoin(1.0):.2f} s; judged in {report.judging:.1f} s"
+    )
     for problem in report.problems:
         print(f"problem: {problem}")
 

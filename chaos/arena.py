@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import grpc
+
 from kvorum_node.dev_cluster import HOST, DevCluster, free_ports
 
 from .disks import LoopDisk
@@ -18,6 +20,14 @@ from .network import Lab, Seat
 CLIENT_PORT: Final = 7401
 PEER_PORT: Final = 7403
 """Of every node that has an address of its own."""
+_CHANNEL: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+    # What it says is less than what it does: an attempt gets so long. Nodes on a busy machine need it.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+)
 VOTERS: Final = 3
 """Members of a new cluster; further nodes are there to join it."""
 
@@ -118,6 +128,7 @@ class Arena(DevCluster):
         """
         for number in numbers:
             pid = self.pid(number)
+            self.may_end.add(number)
             if frozen and pid:
                 os.kill(pid, signal.SIGSTOP)
         for number in numbers:
@@ -131,6 +142,7 @@ class Arena(DevCluster):
     def restore_power(self, number: int) -> None:
         """The node can be started again; what it had not synced is gone."""
         self.disks[number].restore()
+        self.may_end.discard(number)
         if self.lab is not None:
             self.lab.plug(self.seats[number])
 
@@ -180,9 +192,10 @@ class Arena(DevCluster):
 
     def forget(self, number: int) -> None:
         """Connect anew when its status is wanted next: after a cut an old connection wakes up only slowly."""
-        channel = self._channels.pop(number, None)
-        if channel is not None:
-            channel.close()
+        earlier = self._channels.get(number)
+        self._channels[number] = grpc.insecure_channel(self._addresses[number][0], options=_CHANNEL)
+        if earlier is not None:
+            earlier.close()
 
     def popen(self, command: Sequence[str], seat: Seat | None, **options: object) -> subprocess.Popen[bytes]:
         """A process, in a seat if there is one. It begins in a session of its own."""

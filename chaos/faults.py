@@ -59,10 +59,10 @@ def by_category(counts: Mapping[str, int]) -> Counter[str]:
 
 def deck(rng: Random, faults: Sequence[Fault], wanted: Mapping[Category, int]) -> list[Fault]:
     """Faults to come, the last one first. Without wishes each kind once; else those that are wanted of each category,
-    and each kind of the others once for every 25 of them."""
+    and each kind of the others once for every 60 of them."""
     if not wanted:
         return rng.sample(faults, len(faults))
-    many = max(1, sum(wanted.values()) // 25)
+    many = max(1, sum(wanted.values()) // 60)
     cards: list[Fault] = []
     for name, kinds in KINDS.items():
         some = [kind for kind in kinds if kind in faults]

@@ -37,6 +37,8 @@ BAD_DISK: Final = (0.2, 4.0)
 """Seconds that a disk hangs or is full."""
 PATIENCE: Final = 30.0
 """Seconds that a victim may take to rejoin."""
+SLOW: Final = 3.0
+"""Seconds to a whole cluster that are worth a line."""
 LOOK: Final = 0.03
 """Seconds between two looks at whether it has."""
 
@@ -185,17 +187,26 @@ class Nemesis:
             os.kill(pid, signal.SIGCONT)
 
     async def _leader(self) -> int:
-        return await in_thread(self._arena.leader)
+        """One that is just being taken out of the cluster is left in peace: it might not come back."""
+        leader = await in_thread(self._arena.leader)
+        return leader if leader in self._arena.present else self._rng.choice(self._arena.present)
 
     async def whole_again(self) -> None:
         """Wait until the cluster is. Errors: DidNotRejoin, and those of `Arena`."""
         began = time.monotonic()
         goal: list[int] = []
+        told = False
         while not await in_thread(self._is_whole, goal):
             if time.monotonic() > began + PATIENCE:
                 raise DidNotRejoin(f"the cluster is not whole again after {PATIENCE:g} s: {self._state()}")
+            if not told and time.monotonic() > began + SLOW:
+                told = True
+                self._say(f"not whole yet: {await in_thread(self._state)}")
             await asyncio.sleep(LOOK)
-        self.rejoins.append(time.monotonic() - began)
+        took = time.monotonic() - began
+        self.rejoins.append(took)
+        if took > SLOW:
+            self._say(f"whole again only after {took:.1f} s")
 
     def _is_whole(self, goal: list[int]) -> bool:
         """Whether every node follows one leader, and holds what was committed when all were first seen to do so.

@@ -94,13 +94,12 @@ class Operator:
             try:
                 self._call(self._arena.leader(), method, request, pb.AdminResponse)
             except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.INVALID_ARGUMENT or method == "Promote":
-                    self._again(error, method, deadline, learner=method == "Promote")
-                    continue
-                # What an earlier attempt has done cannot be done again.
-                if is_done(self._voters()):
+                # What an earlier attempt has done, whose answer was lost, cannot be done again; and a learner that
+                # lacks too much cannot be promoted yet.
+                if error.code() == grpc.StatusCode.INVALID_ARGUMENT and is_done(self._voters()):
                     return
-                raise ChangeFailed(f"{method} of {request}: {error.details()}") from error
+                self._again(error, method, deadline, learner=method == "Promote")
+                continue
             if is_done(self._voters()):
                 return
 

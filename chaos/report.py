@@ -55,10 +55,10 @@ class Report:
                 self.problems.append(f"the history, {name}, is {verdict.state}: {verdict.explanation}")
         self.judging = time.monotonic() - began
 
-    @property
-    def slowest(self) -> float:
-        """Seconds from the end of a fault to a whole cluster, at most."""
-        return max(self.rejoins, default=0.0)
+    def rejoin(self, part: float) -> float:
+        """Seconds from the end of a fault to a whole cluster: a quantile."""
+        ordered = sorted(self.rejoins) or [0.0]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
     def number_of(self, signs: tuple[str, ...]) -> int:
         """Problems of a kind."""

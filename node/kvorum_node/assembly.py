@@ -22,6 +22,7 @@ from .scrub import Scrubber
 from .service import NodeService, ServiceSettings
 from .space import SpaceWatch, reserve
 from .store import DATA_VERSION, Store, StoreFault
+from .writeback import Writeback
 
 logger = logging.getLogger("kvorum.node")
 
@@ -62,7 +63,7 @@ class Replica:
         loop = asyncio.get_running_loop()
         store = self._store = _open_store(config)
         stack.callback(store.close)
-        space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=_reserve(config.min_free_mb))
+        space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=self._least)
         timing = Timing(
             election_min=config.election_timeout_min_ms / 1000,
             election_max=config.election_timeout_max_ms / 1000,
@@ -73,6 +74,7 @@ class Replica:
         )
         self._hand_over = HandOver(raft, raft, loop, patience=timing.election_max, too_late=timing.election_min / 2)
         self._scrubber = Scrubber(store, config.scrub_interval_s, self._damaged, rng=random.Random())
+        self._writeback = Writeback(store.data_file)
         lease = config.lease_ms / 1000
         service = self._service = NodeService(
             store,
@@ -85,7 +87,12 @@ class Replica:
             unreadable=self._unreadable,
             common_data_version=raft.common_data_version,
             on_late=self._hand_over.late,
-            more_statistics=(space.statistics, self._hand_over.statistics, self._scrubber.statistics),
+            more_statistics=(
+                space.statistics,
+                self._hand_over.statistics,
+                self._scrubber.statistics,
+                self._writeback.statistics,
+            ),
         )
         # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
         # of life.
@@ -96,6 +103,8 @@ class Replica:
             keepalive=min(5.0, max(0.5, lease / 4)),
             administration=raft,
         )
+        self._writeback.start()
+        stack.callback(self._writeback.stop)
         space.start()
         stack.callback(space.stop)
         await service.start()
@@ -108,6 +117,10 @@ class Replica:
             stack.callback(self._scrubber.stop)
         proof = loop.call_later(PROVED_AFTER, store.proved_good)
         stack.callback(proof.cancel)
+
+    def _least(self, disk: int) -> int:
+        """Bytes to be kept free: a reserve, and room for a checkpoint."""
+        return _reserve(self._config.min_free_mb)(disk) + self._store.size()
 
     def _damaged(self, fault: StoreFault) -> None:
         """In the scrubber's thread. The store has left its mark: the next start does not trust the state. A checkpoint

@@ -1,8 +1,10 @@
 """Decides when a checkpoint is made, and makes it step by step.
 
 One is due when the log since the newest one has grown by more than the larger of a minimum and a quarter of the state:
-replay stays short, and the copying is a bounded part of what is written anyway. A failure costs nothing but a longer
-log, so it is logged, counted and tried again; only a failing disk is a fault.
+replay stays short, and the copying is a bounded part of what is written anyway. Nodes that share a disk should not all
+make theirs at the same moment, so each waits a little longer than the one before it; and while a snapshot is sent or
+received, up to twice as long. A failure costs nothing but a longer log, so it is logged, counted and tried again; only
+a failing disk is a fault.
 """
 
 import errno
@@ -20,12 +22,16 @@ from kvorum_raft.seams import StateFacts, StateImage, StateMachine
 T = TypeVar("T")
 MINIMUM: Final = 64 << 20
 _RETRY: Final = 30.0
+_BUSY: Final = 2
+_LATER: Final = 0.25
+"""Of the bytes after which one is due, for each node that comes before this one."""
 _log = logging.getLogger("kvorum.raft")
 
 
 class Checkpointer:
     """`describe` says what the log knows of the entry at which an image stands (None: nothing, so that no checkpoint of
-    it can be made). All callbacks come in the event loop. `clock` gives seconds, `minimum` is bytes of the log."""
+    it can be made). All callbacks come in the event loop. `clock` gives seconds, `minimum` is bytes of the log,
+    `turn` says how many nodes make theirs earlier."""
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class Checkpointer:
         on_fault: Callable[[RaftFault], None],
         minimum: int = MINIMUM,
         retry: float = _RETRY,
+        turn: Callable[[], int] = lambda: 0,
     ) -> None:
         self._checkpoints = checkpoints
         self._machine = machine
@@ -48,6 +55,7 @@ class Checkpointer:
         self._clock = clock
         self._on_done, self._on_failed, self._on_fault = on_done, on_failed, on_fault
         self._minimum, self._retry = minimum, retry
+        self._turn = turn
         self._image: StateImage | None = None
         self._draft: Draft | None = None
         self._bytes = 0
@@ -61,6 +69,9 @@ class Checkpointer:
         self._began_at = 0.0
         self._newest_at = clock()
         self._seconds = 0.0
+        self._copied_at = 0.0
+        self._rate = 0.0
+        self._behind = False
         self._made = 0
         self._failures = 0
 
@@ -85,9 +96,12 @@ class Checkpointer:
         self._newest_at = self._clock()
         self._abandoned = self.busy
 
-    def tick(self) -> None:
-        """Between two entries, about once a second: begin one if it is time."""
-        if self._stopped or self.busy or self._clock() < self._not_before or not (self._forced or self._is_due()):
+    def tick(self, *, others: bool = False) -> None:
+        """Between two entries, about once a second: begin one if it is time; `others` says that the disk is busy with a
+        snapshot."""
+        if self._stopped or self.busy or self._clock() < self._not_before:
+            return
+        if not (self._forced or self._is_due(_BUSY if others else 1)):
             return
         self._asked, self._forced = self._forced, False
         self._began_at = self._clock()
@@ -97,8 +111,9 @@ class Checkpointer:
         if caught.error is not None:
             self._failed(caught.error)
 
-    def _is_due(self) -> bool:
-        return self._bytes >= self._minimum and self._bytes >= self._machine.size() // 4
+    def _is_due(self, times: float = 1) -> bool:
+        goal = max(self._minimum, self._machine.size() // 4)
+        return self._bytes >= goal * times * (1 + _LATER * self._turn())
 
     def stop(self) -> None:
         """After `Background.stop`: let go of the image. An unfinished draft is deleted at the next start."""
@@ -107,7 +122,8 @@ class Checkpointer:
         self._close_image()
 
     def statistics(self) -> dict[str, float]:
-        """Numbers for metrics: seconds and bytes."""
+        """Numbers for metrics: seconds and bytes. `checkpoints_held_back` is 1 if the next one was due before the last
+        one was made: their pace, and not the length of the log, says how often they are made."""
         newest = self._checkpoints.newest
         return {
             "checkpoints": float(self._made),
@@ -115,12 +131,16 @@ class Checkpointer:
             "checkpoint_seconds": self._seconds,
             "checkpoint_age": self._clock() - self._newest_at,
             "checkpoint_bytes": float(newest.size if newest is not None else 0),
+            "checkpoint_rate": self._rate,
+            "checkpoint_stretched_seconds": self._checkpoints.copier.stretched,
+            "checkpoints_held_back": float(self._behind),
             "replay_bytes": float(self._bytes),
         }
 
     # ------------------------------------------------------------------ steps
 
     def _begin(self) -> None:
+        self._checkpoints.check_room(self._machine.size())
         image = self._image = self._machine.image()
         base = self._describe(image.facts)
         if base is None:
@@ -130,6 +150,7 @@ class Checkpointer:
 
     def _copied(self, draft: Draft, _: None) -> None:
         self._close_image()
+        self._copied_at = self._clock()
         if self._abandoned:
             self._submit(draft, draft.discard, self._discarded)
         else:
@@ -162,9 +183,11 @@ class Checkpointer:
         now = self._clock()
         self._made += 1
         self._seconds = now - self._began_at
+        self._rate = manifest.size / max(self._copied_at - self._began_at, 1e-6)
         if not abandoned:
             self._bytes -= self._bytes_at_start
             self._newest_at = now
+        self._behind = self._is_due()
         _log.info("a checkpoint of entry %d: %d bytes in %.1f s", manifest.base.index, manifest.size, self._seconds)
         self._on_done(manifest)
 

@@ -10,19 +10,23 @@ Everything that changes the folder runs in `Background`, one job after the other
 loop; `manifests` is replaced as a whole, so the loop may read it at any time.
 """
 
+import contextlib
+import errno
 import logging
 import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from kvorum_raft.background import Stopping
 from kvorum_raft.base import Base as Base
 from kvorum_raft.copier import Copier as Copier
 from kvorum_raft.copier import PipeCopier as PipeCopier
 from kvorum_raft.copier import PlainCopier as PlainCopier
-from kvorum_raft.copier import hash_of, write_all
+from kvorum_raft.copier import hash_of, hash_on_disk, write_all
+from kvorum_raft.direct import shorten
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.manifest import Manifest as Manifest
 from kvorum_raft.seams import StateFacts, StateImage
@@ -33,6 +37,9 @@ DRAFT: Final = "draft-"
 INCOMING: Final = "incoming-"
 _DAMAGED: Final = "damaged-"
 _NAME: Final = re.compile(r"\d{20}-\d{10,20}\Z")
+_MARGIN: Final = 256 << 20
+_MARGIN_SHARE: Final = 20
+"""Bytes of the disk, or this part of a small one, that no checkpoint takes."""
 _MAX_MANIFEST: Final = 1 << 20
 _log = logging.getLogger("kvorum.raft")
 
@@ -46,11 +53,30 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
+class FileSystem(Protocol):
+    """What `os.statvfs` tells, of which this is read."""
+
+    @property
+    def f_bavail(self) -> int: ...
+    @property
+    def f_blocks(self) -> int: ...
+    @property
+    def f_frsize(self) -> int: ...
+
+
 class Checkpoints:
     """`folder` is created if it is missing. `sync` is called with every file and folder whose durability matters,
     before anything relies on it."""
 
-    def __init__(self, folder: Path, *, sync: Callable[[Path], None] = sync_path, copier: Copier | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync: Callable[[Path], None] = sync_path,
+        copier: Copier | None = None,
+        statvfs: Callable[[Path], FileSystem] = os.statvfs,
+    ) -> None:
+        self._statvfs = statvfs
         self.folder = folder
         self.sync = sync
         self.copier: Copier = copier if copier is not None else PipeCopier()
@@ -64,6 +90,16 @@ class Checkpoints:
     @property
     def newest(self) -> Manifest | None:
         return self._manifests[-1] if self._manifests else None
+
+    def check_room(self, size: int) -> None:
+        """Raises OSError (ENOSPC) if so many bytes more would leave the log, which is on the same disk, without room:
+        it ends the node when it finds none."""
+        disk = self._statvfs(self.folder)
+        free = disk.f_bavail * disk.f_frsize
+        margin = min(_MARGIN, disk.f_blocks * disk.f_frsize // _MARGIN_SHARE)
+        if free < size + margin:
+            text = f"{free:,} bytes free; a file of {size:,} would leave less than {margin:,} for the log"
+            raise OSError(errno.ENOSPC, text, str(self.folder))
 
     def path(self, manifest: Manifest) -> Path:
         """Its state file."""
@@ -153,13 +189,13 @@ class Checkpoints:
         """
         old = next((one for one in self._manifests if one.name == manifest.name), None)
         if old is not None and self._is_as_good(old, manifest):
-            self.remove_folder(path)
+            self.remove_folder(path, paced=True)
             return old
         write_manifest(path, manifest)
         self.sync(path / MANIFEST)
         self.sync(path)
         if old is not None:
-            self.drop(old)
+            self.drop(old, paced=True)
         target = self.folder / manifest.name
         if target.exists():
             self._put_aside(target, "another one of this entry takes its place")
@@ -194,7 +230,10 @@ class Checkpoints:
         fd = os.open(path, os.O_RDONLY)
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what is synced; else the cache would answer
-            found = hash_of(fd, self.copier.pause) if paced else hash_of(fd)
+            if self.copier.direct:
+                found = hash_on_disk(fd, self.copier.pause if paced else None)
+            else:
+                found = hash_of(fd)
         finally:
             os.close(fd)
         if found != (size, file_hash):
@@ -207,14 +246,14 @@ class Checkpoints:
         if count < 1:
             raise ValueError("the last checkpoint is never deleted this way")
         for manifest in self._manifests[:-count]:
-            self.drop(manifest)
+            self.drop(manifest, paced=True)
 
-    def drop(self, manifest: Manifest) -> None:
-        """Delete one. Who has its file open may read on. Raises OSError."""
+    def drop(self, manifest: Manifest, *, paced: bool = False) -> None:
+        """Delete one. Who has its file open under `direct.keep_whole` may read on. Raises OSError."""
         self._manifests = tuple(one for one in self._manifests if one != manifest)
         path = self.folder / manifest.name
         if path.exists():
-            self.remove_folder(path)
+            self.remove_folder(path, paced=paced)
 
     def clear(self) -> None:
         """Delete everything, unfinished ones too. Raises OSError."""
@@ -224,14 +263,25 @@ class Checkpoints:
             for path in list(self.folder.iterdir()):
                 self.remove_folder(path)
 
-    def remove_folder(self, path: Path) -> None:
-        """Delete a folder in this one: first its name, then its contents. Raises OSError."""
+    def remove_folder(self, path: Path, *, paced: bool = False) -> None:
+        """Delete a folder in this one: first its name, then its contents, `paced` unless nothing else wants the disk.
+        Raises OSError."""
         doomed = self.folder / f"{DRAFT}deleted-{path.name.removeprefix(DRAFT)}"
         _delete(doomed)
         if path.exists():
             path.rename(doomed)
             self.sync(self.folder)
-            _delete(doomed)
+            self.delete(doomed, paced=paced)
+
+    def delete(self, path: Path, *, paced: bool = True) -> None:
+        """A folder or file that has no name of worth. What cannot be deleted now is tried again at the next start."""
+        if paced and self.copier.direct:
+            self._shorten(path)
+        _delete(path)
+
+    def _shorten(self, path: Path) -> None:
+        with contextlib.suppress(OSError, Stopping):  # deleting says what is wrong, and ends at once when the node does
+            shorten(path / STATE, self.copier.pause)
 
 
 class Draft:
@@ -294,7 +344,7 @@ class Draft:
 
     def discard(self) -> None:
         """Delete what is left of it, if anything."""
-        _delete(self._folder)
+        self._checkpoints.delete(self._folder)
 
     def _copied(self) -> Manifest:
         if self._manifest is None:

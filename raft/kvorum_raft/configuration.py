@@ -134,6 +134,8 @@ def from_message(message: pb.Configuration) -> Configuration:
         raise ConfigurationError(
             f"the cluster's configuration has format {message.format}; this version knows formats up to {FORMAT}"
         )
+    if len(message.voters) > MAX_MEMBERS or len(message.removed) > MAX_REMOVED:
+        raise ValueError("a configuration with too many members")
     members = [
         Voter(Member(v.node_id, v.peer_address, v.client_address), v.incarnation, v.learner) for v in message.voters
     ]
@@ -143,8 +145,6 @@ def from_message(message: pb.Configuration) -> Configuration:
     incarnations = [*(one.incarnation for one in members), *message.removed]
     if any(len(one) != ID_SIZE for one in incarnations) or len(message.cluster_id) not in (0, ID_SIZE):
         raise ValueError("a configuration with an incarnation or cluster id of a wrong length")
-    if len(members) > MAX_MEMBERS or len(message.removed) > MAX_REMOVED:
-        raise ValueError("a configuration with too many members")
     return make(message.cluster_id, members, message.removed)
 
 

@@ -82,7 +82,10 @@ class Connection(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A connection that still seems open to a process that is gone keeps its successor out (transport.admit).
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
         self._timer = asyncio.get_running_loop().call_later(self._host.handshake_timeout, self._too_slow)
 

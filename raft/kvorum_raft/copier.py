@@ -1,9 +1,9 @@
 """Writes the image of a state into a file, as fast as the disk can spare.
 
-An unpaced copy stalls the log's syncs for hundreds of milliseconds, because the file system writes everything that is
-dirty before it can commit. So the bytes pass a pipe: a helper thread lets the state machine write into it, this side
-takes them out at a bounded rate, and syncs every few MiB so that no single sync has much to write. The hash is made
-of the bytes in the pipe, so that reading the file back later compares two different ways.
+The bytes pass a pipe: a helper thread lets the state machine write into it, this side takes them out at a bounded rate
+and writes them past the page cache (see `direct`). The hash is made of the bytes in the pipe, so that reading the file
+back later compares two different ways. While the log's own writes are slow, the pace stretches, but never below a
+floor: a log that nothing is cut from is no help to anybody either.
 """
 
 import contextlib
@@ -16,11 +16,19 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kvorum_raft.background import Caught, check_stopping
+from kvorum_raft.direct import DirectWriter, blocks_of
 from kvorum_raft.seams import StateImage
 
+RATE: Final = 64e6
+"""Bytes a second. Twice that is what three nodes on one disk copy without being noticed; the rest is for slower
+disks, and for the processor, which copies and hashes."""
+_FLOOR: Final = 1 / 4
+"""Of the rate."""
+_SLOW: Final = 0.02
+"""Seconds that a write of the log takes, before the copy waits for it."""
+_POLL: Final = 0.005
 BLOCK: Final = 1 << 20
 HASH_SIZE: Final = 32
-_SYNC_EVERY: Final = 8 << 20
 _PIPE_SIZE: Final = 1 << 20
 _MAX_LAG: Final = 0.05
 
@@ -30,8 +38,14 @@ def never() -> bool:
     return False
 
 
+def no_latency() -> float:
+    """A log that nobody writes."""
+    return 0.0
+
+
 class Pace:
-    """Holds a thread back to `rate` bytes a second; time lost elsewhere is made up only for a moment."""
+    """Holds a thread back to `rate` bytes a second; time lost elsewhere is made up only for a moment. `latency` says
+    for how many seconds the log's write that is under way has lasted, from any thread."""
 
     def __init__(
         self,
@@ -43,6 +57,9 @@ class Pace:
         self._rate = rate
         self._clock, self._sleep = clock, sleep
         self._due = clock()
+        self.latency: Callable[[], float] = no_latency
+        self.stretched = 0.0
+        """Seconds that were lost to slow writes of the log, in all."""
 
     def took(self, size: int) -> None:
         """Wait until that many bytes more are allowed."""
@@ -50,17 +67,41 @@ class Pace:
         self._due = max(self._due, now - _MAX_LAG) + size / self._rate
         if self._due > now:
             self._sleep(self._due - now)
+        if self.latency() > _SLOW:
+            self._stretch(size / self._rate * (1 / _FLOOR - 1))
+
+    def _stretch(self, most: float) -> None:
+        began = now = self._clock()
+        while now - began < most and self.latency() > _SLOW:
+            self._sleep(_POLL)
+            now = self._clock()
+        self.stretched += now - began
+        self._due = max(self._due, now)  # not made up for: the log has just got room
 
 
 class Copier(Protocol):
     """How an image becomes a file."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether large files are to be written past the page cache."""
+        ...
+
+    @property
+    def stretched(self) -> float:
+        """Seconds that were lost to slow writes of the log, in all."""
+        ...
+
+    def watch(self, latency: Callable[[], float]) -> None:
+        """Have regard to the log: see `Pace`."""
+        ...
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:
         """Write all of it; returns size and BLAKE2b-256. Raises OSError, Stopping, or what the image raised."""
         ...
 
     def pause(self, size: int) -> None:
-        """Called after each so many bytes that are read back. Raises Stopping."""
+        """Called with each so many bytes that are written or read. Raises Stopping."""
         ...
 
 
@@ -69,16 +110,28 @@ class PipeCopier:
 
     def __init__(
         self,
-        rate: float = 100e6,
+        rate: float = RATE,
         *,
         stopping: Callable[[], bool] = never,
-        sync_every: int = _SYNC_EVERY,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._stopping = stopping
-        self._sync_every = sync_every
         self._pace = Pace(rate, clock=clock, sleep=sleep)
+
+    @property
+    def direct(self) -> bool:
+        """See `Copier`."""
+        return True
+
+    @property
+    def stretched(self) -> float:
+        """See `Copier`."""
+        return self._pace.stretched
+
+    def watch(self, latency: Callable[[], float]) -> None:
+        """See `Copier`."""
+        self._pace.latency = latency
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:
         """See `Copier`. When it returns or raises, nothing uses the image any more."""
@@ -97,16 +150,12 @@ class PipeCopier:
 
     def _drain(self, source: int, fd: int) -> tuple[int, bytes]:
         digest = hashlib.blake2b(digest_size=HASH_SIZE)
-        size, synced = 0, 0
-        while block := os.read(source, BLOCK):
-            self.pause(len(block))
-            digest.update(block)
-            write_all(fd, block)
-            size += len(block)
-            if size - synced >= self._sync_every:
-                os.fdatasync(fd)
-                synced = size
-        return size, digest.digest()
+        with DirectWriter(fd) as out:
+            while block := out.read(source):
+                self.pause(len(block))
+                digest.update(block)
+                out.write(block)
+        return out.size, digest.digest()
 
     def pause(self, size: int) -> None:
         """See `Copier`."""
@@ -148,6 +197,12 @@ class _Feeder:
 class PlainCopier:
     """Straight into the file, without threads or pauses: for simulations."""
 
+    direct = False
+    stretched = 0.0
+
+    def watch(self, latency: Callable[[], float]) -> None:
+        """See `Copier`."""
+
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:
         """See `Copier`."""
         image.copy_to(fd)
@@ -157,14 +212,26 @@ class PlainCopier:
         """See `Copier`."""
 
 
-def hash_of(fd: int, pause: Callable[[int], None] = lambda size: None) -> tuple[int, bytes]:
-    """Size and BLAKE2b-256 of a file, read from its beginning. Raises OSError."""
+def hash_of(fd: int) -> tuple[int, bytes]:
+    """Size and BLAKE2b-256 of a file, read from its beginning, as fast as it can be read. Raises OSError."""
     digest = hashlib.blake2b(digest_size=HASH_SIZE)
     size = 0
     while block := os.pread(fd, BLOCK, size):
         digest.update(block)
         size += len(block)
-        pause(len(block))
+    return size, digest.digest()
+
+
+def hash_on_disk(fd: int, pause: Callable[[int], None] | None) -> tuple[int, bytes]:
+    """The same past the page cache, which may hold something else than the disk; `pause` is called after each block
+    with its size. Raises OSError, and what `pause` raises."""
+    digest = hashlib.blake2b(digest_size=HASH_SIZE)
+    size = 0
+    for block in blocks_of(fd):
+        digest.update(block)
+        size += len(block)
+        if pause is not None:
+            pause(len(block))
     return size, digest.digest()
 
 

@@ -1,12 +1,14 @@
 """What a follower does with a leader's messages: compare, store, acknowledge what is synced."""
 
+from google.protobuf.message import DecodeError
 from pysyncobj.node import Node
 
+from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import FOLLOWER, LEADER
-from kvorum_raft.entry import DamagedRecord, Entry, parse
-from kvorum_raft.errors import ProtocolError, RaftFault
+from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
+from kvorum_raft.errors import ConfigurationError, ProtocolError, RaftFault
 
 
 class FollowerSide(SnapshotSide):
@@ -26,9 +28,8 @@ class FollowerSide(SnapshotSide):
 
     # ------------------------------------------------------------------ replication
 
-    def _receive_append(self, node: Node, envelope: pb.Envelope) -> None:
+    def _receive_append(self, node: Node, envelope: pb.Envelope, entries: list[Entry]) -> None:
         body = envelope.append
-        entries = self._parse_entries(body, envelope.term)  # first: nonsense proves nothing about another leader
         self._hear_leader(node)
         self.entry_clock.follow(body.time_ms, body.median_ms)
         hint = self._conflict(body.prev_index, body.prev_term)
@@ -53,7 +54,7 @@ class FollowerSide(SnapshotSide):
             self._verified, self._owed_round = 0, None
         now = self._clock()
         self._follow(self.term, node)
-        self._pre_votes = set()
+        self._pre_votes, self._asking = set(), False
         self._contact = now
         self._hollow_waits = 0
         self._waited_for_clock = False
@@ -65,14 +66,26 @@ class FollowerSide(SnapshotSide):
         for record in body.entries:
             try:
                 entry = parse(record)
-            except DamagedRecord as error:
-                raise ProtocolError(f"an append with a damaged entry: {error}") from error
+            except (DamagedRecord, ConfigurationError) as error:
+                raise ProtocolError(f"an append with an entry that cannot be used: {error}") from error
+            if entry.kind is Kind.CONFIGURATION:
+                self._check_configuration(entry)
             index += 1
             if entry.index != index or not last_term <= entry.term <= term or entry.time_ms < last_time:
                 raise ProtocolError(f"an append whose entry {entry.index} is out of order")
             last_term, last_time = entry.term, entry.time_ms
             entries.append(entry)
         return entries
+
+    def _check_configuration(self, entry: Entry) -> None:
+        try:
+            found = cf.from_message(pb.Configuration.FromString(entry.payload))
+        except (DecodeError, ValueError, ConfigurationError) as error:
+            raise ProtocolError(f"an append with a configuration that cannot be used: {error}") from error
+        founded = self.configuration is not None and self._SyncObj__raftCommitIndex > 0  # else its id may change still
+        own = self.configuration.cluster_id if founded and self.configuration is not None else b""
+        if own and found.cluster_id != own:
+            raise ProtocolError(f"an append with the configuration of cluster {found.cluster_id.hex()}")
 
     def _conflict(self, prev_index: int, prev_term: int) -> int | None:
         """None if the log holds that entry, else the index behind which the leader should try next."""
@@ -94,6 +107,8 @@ class FollowerSide(SnapshotSide):
             term = journal.term_at(entry.index)
             if term == entry.term:
                 continue
+            if entry.time_ms < journal.time_at(entry.index - 1):
+                raise ProtocolError(f"an append whose entry {entry.index} is older than the one before it")
             if term is not None:
                 if entry.index <= self._SyncObj__raftCommitIndex:
                     raise RaftFault(f"the leader of term {self.term} would replace the committed entry {entry.index}")

@@ -90,6 +90,7 @@ class LeaderSide(CoreState):
             raise ValueError(f"node {node_id} is not a voter" if node_id else "no other voter can take over")
         self.counters["transfers"] += 1
         self._transfer = Transfer(to, self._clock() + self._timing.election_max, callback)
+        self._listener.role_changed()  # whoever proposes by itself must know, and begin again if it comes to nothing
         return str(to.id)
 
     def set_time(self, unix_ms: int, callback: ProposalCallback) -> None:
@@ -101,12 +102,28 @@ class LeaderSide(CoreState):
         self._SyncObj__commandsWaitingCommit[index].append((self._SyncObj__raftCurrentTerm, callback))
 
     def _successor(self) -> Node | None:
+        """Who could lead best: has a state, did not fail to take over before, was heard lately, has most of the log."""
+        lately = self._clock() - self._timing.election_min
         found = [
-            (progress.match_index, node.id)
+            (node.id not in self._unable, progress.heard_at > lately, progress.match_index, node.id)
             for node, progress in self._progress.items()
-            if self._is_voter(node) and node in self._SyncObj__connectedNodes
+            if self._is_voter(node) and node in self._SyncObj__connectedNodes and not progress.hollow
         ]
-        return Node(max(found)[1]) if found else None
+        return Node(max(found)[-1]) if found else None
+
+    def slowest_follower(self) -> int | None:
+        """Leader: what the one has that is furthest behind, among those that answer and need no snapshot."""
+        if self._SyncObj__raftState != LEADER:
+            return None
+        lately = self._clock() - self._timing.election_max
+        return min(
+            (
+                progress.match_index
+                for node, progress in self._progress.items()
+                if node in self._SyncObj__connectedNodes and progress.heard_at > lately and not progress.snapshotting
+            ),
+            default=None,
+        )
 
     def _pass_on(self) -> None:
         """A leader without a state makes somebody else's log complete, and lets it take over."""
@@ -121,6 +138,9 @@ class LeaderSide(CoreState):
             return
         progress = self._progress.get(transfer.to)
         if now > transfer.deadline or progress is None:
+            self._unable.add(transfer.to.id)
+            if self._unable >= {node.id for node in self._progress}:
+                self._unable.clear()
             self._end_transfer(UnknownOutcome(f"node {transfer.to.id} did not take over: this node leads on"))
         elif not transfer.asked and progress.match_index == self.journal.last_index:
             transfer.asked = self._send(transfer.to, pb.Envelope(term=self.term, timeout_now=pb.TimeoutNow()))
@@ -137,9 +157,12 @@ class LeaderSide(CoreState):
 
     def _judge_office(self, now: float) -> None:
         age = self.journal.unsynced_age(now)
-        if age > self._timing.slow_sync:
+        if age > self._timing.election_max:
             self.step_down(f"its oldest log write waits {age:.2f} s for its sync")
             return
+        if age > self._timing.slow_sync and self._transfer is None and self._successor() is not None:
+            _log.warning("node %s hands over: its oldest log write waits %.2f s for its sync", self.node_id, age)
+            self.transfer(None, lambda error: None)
         limit = now - self._timing.election_max
         heard = int(self.votes) + sum(
             progress.heard_at > limit and self._is_voter(node) for node, progress in self._progress.items()
@@ -158,6 +181,7 @@ class LeaderSide(CoreState):
         self._progress = {node: Progress(journal.last_index + 1, now) for node in self._SyncObj__otherNodes}
         self._resign = False
         self.low_on_space.clear()
+        self._unable.clear()
         self.rounds.start_term()
         self._round_times.clear()
         self.entry_clock.take_office(0, self._quorum())
@@ -190,7 +214,8 @@ class LeaderSide(CoreState):
             self.rounds.serve(self._confirmed())
 
     def _confirmed(self) -> int:
-        return self.rounds.confirmed(self._voters, self._quorum(), self.node_id)
+        own_id = self.node_id if self.votes else ""
+        return self.rounds.confirmed(self._voters, self._quorum(), own_id)
 
     # ------------------------------------------------------------------ replication
 
@@ -294,7 +319,7 @@ class LeaderSide(CoreState):
         if max(reply.match_index, reply.prev_index if reply.success else 0) > self.journal.last_index:
             raise ProtocolError(f"node {node.id} acknowledges entry {reply.match_index}, which does not exist")
         sent_at = self._round_times.get(reply.round)
-        self.entry_clock.observe(node.id, wall_ms, sent_at)
+        self._observe(node, wall_ms, sent_at)
         if sent_at is not None:
             progress.heard_at = max(progress.heard_at, sent_at)
             self.rounds.answered(node.id, reply.round)
@@ -302,6 +327,7 @@ class LeaderSide(CoreState):
             self.low_on_space.add(node.id)
         else:
             self.low_on_space.discard(node.id)
+        progress.hollow = reply.wants_snapshot
         if reply.wants_snapshot and self.snapshots is not None:
             self.snapshots.needed_by(node)
         if progress.snapshotting and reply.match_index < self.journal.base_index:

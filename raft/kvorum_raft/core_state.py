@@ -87,6 +87,9 @@ class Snapshots(Protocol):
     def lost(self, node: Node) -> None:
         """The connection to that peer broke."""
 
+    def forget(self, node: Node) -> None:
+        """That peer is no member any more, or another folder has its name."""
+
     def stop_sending(self) -> None:
         """This node does not lead any more."""
 
@@ -153,6 +156,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._progress: dict[Node, Progress] = {}
         self._pre_votes: set[str] = set()
         self._pre_vote_attempt = 0
+        self._asking = False
+        """Pre-votes are being collected."""
         self._asked_at = float("-inf")
         self._votes: set[str] = set()
         self._contact = float("-inf")
@@ -165,6 +170,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
         self._voters: frozenset[str] = frozenset()
         self._counts = False
+        self._unable: set[str] = set()
+        """Leader: who did not take over when asked."""
         self._configured_by: Entry | None = None
         self._hollow_waits = 0
         self._resign = False
@@ -246,6 +253,11 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         return self._SyncObj__raftState == LEADER and noop is not None and self._SyncObj__raftLastApplied >= noop
 
     @property
+    def takes_proposals(self) -> bool:
+        """Leads, and is not about to let somebody else lead."""
+        return self.leads and self._transfer is None
+
+    @property
     def applying(self) -> bool:
         """An entry is applied in part."""
         return self._applying is not None
@@ -299,8 +311,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         for node in others - self._progress.keys():
             self._progress[node] = Progress(self.journal.last_index + 1, now)
         for node in self._progress.keys() - others:
-            del self._progress[node]
-        self.entry_clock.forget_others(found.incarnations)
+            self._forget(node)
+        self.entry_clock.forget_others(found.voters)
         self._listener.configured(found, bool(entries) and entries[-1].index <= self._SyncObj__raftCommitIndex)
 
     def _forget_replaced(self, found: cf.Configuration) -> None:
@@ -308,10 +320,20 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         before = self.configuration.incarnations if self.configuration is not None else {}
         for node_id, incarnation in before.items():
             if found.incarnations.get(node_id) != incarnation:
-                self._progress.pop(Node(node_id), None)
+                self._forget(Node(node_id))
                 self._votes.discard(node_id)
                 self._pre_votes.discard(node_id)
                 self.rounds.forget(node_id)
+
+    def _forget(self, node: Node) -> None:
+        self._progress.pop(node, None)
+        if self.snapshots is not None:
+            self.snapshots.forget(node)
+
+    def _observe(self, node: Node, wall_ms: int, asked_at: float | None) -> None:
+        """A wall clock; only those of voters count."""
+        if node.id in self._voters:
+            self.entry_clock.observe(node.id, wall_ms, asked_at)
 
     def _quorum(self) -> int:
         return self.configuration.quorum if self.configuration is not None else 1 << 30
@@ -407,6 +429,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
             transfer.callback(error)
+            self._listener.role_changed()
 
     # ------------------------------------------------------------------ commit and apply
 

@@ -2,17 +2,20 @@
 manifest of the whole.
 
 It survives lost connections, new leaders that hold the same file, and restarts. What was written before a crash need
-not all have reached the disk; the hash of the whole decides at the end, so nothing depends on it. Not for the event
-loop.
+not all have reached the disk; the hash of the whole decides at the end, so nothing depends on it. Writing keeps the
+pace of a checkpoint, past the page cache; no room is allocated ahead, since the length of the file says how much has
+arrived. Not for the event loop.
 """
 
 import contextlib
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from kvorum_raft.checkpoints import INCOMING, STATE, Checkpoints, read_manifest, write_manifest
+from kvorum_raft.direct import write_at
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.manifest import Manifest
 from kvorum_raft.seams import StateFacts
@@ -29,6 +32,7 @@ class Incoming:
         self._folder = checkpoints.folder / f"{INCOMING}{manifest.file_hash.hex()}"
         self._sync_every = sync_every
         self._fd: int | None = None
+        self._buffer: mmap.mmap | None = None
         self._unsynced = 0
 
     @property
@@ -40,12 +44,15 @@ class Incoming:
         OSError."""
         for other in self._checkpoints.folder.glob(f"{INCOMING}*"):
             if other != self._folder or not self._continues():
-                self._checkpoints.remove_folder(other)
+                self._checkpoints.remove_folder(other, paced=True)
         if not self._folder.exists():
             self._folder.mkdir(parents=True)
             write_manifest(self._folder, self.manifest)
         self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600)
-        return os.fstat(self._fd).st_size
+        size = os.fstat(self._fd).st_size
+        # The rest of it, and the copy that becomes the state.
+        self._checkpoints.check_room(2 * self.manifest.size - size)
+        return size
 
     def _continues(self) -> bool:
         try:
@@ -55,12 +62,18 @@ class Incoming:
             return False
 
     def write(self, offset: int, data: bytes) -> None:
-        """Raises OSError."""
+        """Raises OSError, Stopping."""
         assert self._fd is not None
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._fd, view, offset)
-            view, offset = view[written:], offset + written
+        self._checkpoints.copier.pause(len(data))
+        if self._checkpoints.copier.direct:
+            if self._buffer is None or len(self._buffer) < len(data):
+                self._buffer = mmap.mmap(-1, len(data))
+            write_at(self._fd, data, offset, self._buffer)
+        else:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                view, offset = view[written:], offset + written
         self._unsynced += len(data)
         if self._unsynced >= self._sync_every:
             self.sync()
@@ -92,7 +105,7 @@ class Incoming:
         """Raises OSError."""
         self.close()
         if self._folder.exists():
-            self._checkpoints.remove_folder(self._folder)
+            self._checkpoints.remove_folder(self._folder, paced=True)
 
     def close(self) -> None:
         """May be called more than once."""

@@ -83,6 +83,8 @@ class Stored(NamedTuple):
     """Index of the oldest command; of the base, if commands may have been before it."""
     base: Base | None = None
     """None: the log begins with its first entry."""
+    size: int = 0
+    """Bytes of all its records."""
 
 
 class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
@@ -112,6 +114,8 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         """Number of the newest change of term or vote."""
         self.durable_index = self.last_index
         self._kept_index = 0
+        self._stored_size = stored.size
+        self._stored_entries = max(state.last_index - state.base_index, 1)
         self._pending: deque[tuple[int, int, float]] = deque()  # (seq, last index, when) of each unsynced batch
         self._batch = Batch(0, state)
         self._truncations = 0
@@ -131,6 +135,10 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         if not self.base_index <= index <= self.last_index:
             return None
         return self._run_terms[bisect_right(self._run_starts, index) - 1]
+
+    def time_at(self, index: int) -> int:
+        """Time of an entry in the log, or of the base, Unix milliseconds."""
+        return self.base_time_ms if index == self.base_index else self.entry(index).time_ms
 
     def first_of_term_at(self, index: int) -> int:
         """First index of the run of equal terms that the index (inside the log) belongs to."""
@@ -160,6 +168,11 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
                 break
             end += 1
         return self._tail[position:end]
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """About how many bytes the entries in (first, last] had that were there at the start."""
+        entries = max(last - max(first, self.base_index), 0)
+        return self._stored_size * min(entries, self._stored_entries) // self._stored_entries
 
     # -- mutations
 
@@ -208,15 +221,11 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
 
     def base_at(self, index: int) -> Base:
         """What the log would begin with if it were cut behind this entry, which must be in it."""
-        if index == self.base_index:
-            time_ms = self.base_time_ms
-        else:
-            time_ms = self.entry(index).time_ms
         term = self.term_at(index)
         before = [entry.record for entry in self.configurations if entry.index <= index]
         if term is None or not before:
             raise RaftFault(f"nothing is known of entry {index}: the log is ({self.base_index}, {self.last_index}]")
-        return Base(index, term, time_ms, before[-1])
+        return Base(index, term, self.time_at(index), before[-1])
 
     def cut_to(self, base: Base) -> None:
         """Forget the entries up to this one, which is committed and durable, and which a checkpoint covers."""

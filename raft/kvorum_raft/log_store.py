@@ -14,6 +14,7 @@ import errno
 import os
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +176,7 @@ class LogStore:
             raise RaftFault(
                 f"the log in {self.path} is damaged: term {state.term} is older than its last entry's {scan.last_term}"
             )
-        return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command, base)
+        return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command, base, scan.size)
 
     def _base(self, txn: Any, state: HardState) -> Base | None:
         record = txn.get(_BASE_KEY, db=self._meta)
@@ -267,6 +268,7 @@ class _Scan:
         self._last_time = 0 if base is None else base.time_ms
         self._cache = cache
         self._size = 0
+        self.size = 0
 
     def take(self, key: bytes, value: bytes) -> None:
         """Raises DamagedRecord."""
@@ -282,6 +284,7 @@ class _Scan:
         elif entry.kind is Kind.COMMAND and self.first_command is None:
             self.first_command = entry.index
         self.last_index, self.last_term, self._last_time = entry.index, entry.term, entry.time_ms
+        self.size += entry.size
         self.tail.append(entry)
         self._size += entry.size + OVERHEAD
         if self._size > 2 * self._cache:
@@ -309,6 +312,12 @@ class LmdbDisk:
         self._queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kvorum-log-writer", daemon=True)
         self.transactions = 0
+        self._writing_since = 0.0
+
+    def latency(self) -> float:
+        """Seconds that the write under way has lasted; 0 if there is none. From any thread."""
+        since = self._writing_since
+        return time.monotonic() - since if since else 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -338,7 +347,9 @@ class LmdbDisk:
             while more:
                 batches, more = self._take()
                 if batches:
+                    self._writing_since = time.monotonic()
                     self._store.write(batches)
+                    self._writing_since = 0.0
                     self.transactions += 1
                     self._report(batches[-1].seq, None)
             failure = ""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pysyncobj.node import Node
 
@@ -27,7 +27,7 @@ from kvorum_raft.background import Background, ThreadBackground
 from kvorum_raft.checkpoints import Checkpoints
 from kvorum_raft.comparing import Comparing
 from kvorum_raft.config import RaftConfig
-from kvorum_raft.copier import PipeCopier
+from kvorum_raft.copier import PipeCopier, no_latency
 from kvorum_raft.entry_clock import EntryClock
 from kvorum_raft.errors import ConfigurationError, Diverged, NotLeader, ProtocolError, RaftError, RaftFault, Refused
 from kvorum_raft.faults import (
@@ -55,6 +55,7 @@ from kvorum_raft.waiters import StateWaiters
 
 _REPLIES: Final = ("pre_vote_reply", "vote", "append_reply", "snapshot_reply")
 """Of these only what members' own folders say counts."""
+_T = TypeVar("_T")
 _log = logging.getLogger("kvorum.raft")
 
 if TYPE_CHECKING:
@@ -90,6 +91,30 @@ class _Guard:
             return False
         self._fault(error)
         return True
+
+
+class _Guarded:
+    """A `Background` whose results enter the core under the node's guard, and are followed by a step."""
+
+    def __init__(self, background: Background, guard: _Guard, ask_step: Callable[[], None]) -> None:
+        self._background = background
+        self._guard = guard
+        self._ask_step = ask_step
+
+    def submit(self, job: Callable[[], _T], done: Callable[[_T | None, Exception | None], None]) -> None:
+        def guarded(result: _T | None, error: Exception | None) -> None:
+            with self._guard:
+                done(result, error)
+            self._ask_step()
+
+        self._background.submit(job, guarded)
+
+    def stop(self) -> None:
+        self._background.stop()
+
+    def stopping(self) -> bool:
+        stopping: Callable[[], bool] = getattr(self._background, "stopping", _never_low)
+        return stopping()
 
 
 class RaftNode:
@@ -136,7 +161,8 @@ class RaftNode:
         self._on_applied: list[Callable[[Applied], None]] = []
         self._on_installed: list[Callable[[int], None]] = []
         self._role_seen: tuple[bool, str | None, Member | None] = (False, None, None)
-        self._waiters = StateWaiters()
+        self._isolation = Isolation(config.node_id)
+        self._waiters = StateWaiters(config.limits.reads)
         self._lock_fd: int | None = None
         self._store: LogStore | None = None
         self._running = False
@@ -185,8 +211,9 @@ class RaftNode:
         self._disk = self._make_disk(store, self._report)
         self._journal = RaftJournal(self._disk, stored, cache=config.limits.log_cache, clock=loop.time)
         self._transport = PeerTransport(config, self, self._rng)
-        background = self._make_background(loop)
-        checkpoints = self._open_checkpoints(background)
+        background = _Guarded(self._make_background(loop), self._guard, self._ask_step)
+        checkpoints = self._open_checkpoints(background.stopping)
+        checkpoints.copier.watch(getattr(self._disk, "latency", no_latency))
         self._core = SafeSyncObj(
             config.node_id,
             self._journal,
@@ -248,9 +275,8 @@ class RaftNode:
                 cf.decode(formation) if formation is not None else cf.decode(self._journal.configurations[-1].payload)
             )
 
-    def _open_checkpoints(self, background: Background) -> Checkpoints:
+    def _open_checkpoints(self, stopping: Callable[[], bool]) -> Checkpoints:
         """And with them, if it must be, the state."""
-        stopping = getattr(background, "stopping", _never_low)
         checkpoints = self._make_checkpoints(self._config.data_dir / "checkpoints", stopping)
         try:
             checkpoints.load()
@@ -425,7 +451,7 @@ class RaftNode:
 
     @property
     def is_leader(self) -> bool:
-        return self._running and not self._failed and self._core.leads
+        return self._running and not self._failed and self._core.takes_proposals
 
     @property
     def leader(self) -> Member | None:
@@ -516,16 +542,17 @@ class RaftNode:
     # ------------------------------------------------------------------ what the core reports (Listener)
 
     def applied(self, applied: Applied) -> None:
-        for callback in self._on_applied:
-            callback(applied)
-        self._waiters.reached(applied.index)
+        self._waiters.reached(applied.index)  # their futures wake them after all this
         self._comparing.applied(applied.index)
+        for callback in self._on_applied:
+            with self._isolation:
+                callback(applied)
 
     def _installed(self, index: int) -> None:
         """A snapshot became the state."""
         self._comparing.installed()
         for callback in self._on_installed:
-            with Isolation(self._config.node_id):
+            with self._isolation:
                 callback(index)
         self._waiters.reached(index)
 
@@ -541,7 +568,7 @@ class RaftNode:
         if role != self._role_seen:
             self._role_seen = role
             for callback in self._on_leadership:
-                with Isolation(self._config.node_id):
+                with self._isolation:
                     callback(role[0])
 
     def configured(self, configuration: cf.Configuration, committed: bool) -> None:

@@ -21,6 +21,8 @@ class Progress:
     probing: bool = True
     probe_sent: bool = False
     commit_sent: int = 0
+    hollow: bool = False
+    """It has said that it has no state: it cannot lead."""
     snapshotting: bool = False
     """It needs entries that the log does not hold any more: it gets none until it has a snapshot."""
     _flight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of each message

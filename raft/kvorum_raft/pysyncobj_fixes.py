@@ -27,10 +27,12 @@ from typing import Final
 
 from pysyncobj.node import Node
 
+from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_follower import FollowerSide
 from kvorum_raft.core_leader import LeaderSide
 from kvorum_raft.core_state import CANDIDATE, FOLLOWER, LEADER
+from kvorum_raft.entry import Entry
 from kvorum_raft.errors import NotLeader, Overloaded, ProtocolError, RaftError
 
 MAX_TERM_STEP: Final = 1 << 32
@@ -82,7 +84,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
 
     def _election_due(self, now: float) -> None:
         self._rearm(now)
-        if not self.votes:
+        if not self._may_campaign():
             return
         if self.installing or (self.hollow and self._hollow_waits < _HOLLOW_WAITS):
             self._hollow_waits += 1
@@ -98,11 +100,12 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             return
         self._SyncObj__setState(FOLLOWER)
         self._set_leader(None)
-        self._pre_votes = {self.node_id}
+        self._pre_votes = self._own_vote()
+        self._asking = True
         self._pre_vote_attempt += 1
         self._asked_at = now
         self.counters["pre_votes"] += 1
-        if len(self._pre_votes) >= self._quorum():
+        if self._enough(self._pre_votes):
             self._campaign(now)
             return
         body = pb.PreVote(
@@ -114,7 +117,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             )
 
     def _campaign(self, now: float, *, transfer: bool = False) -> None:
-        self._pre_votes = set()
+        self._pre_votes, self._asking = set(), False
         self._votes = set()
         self._asked_at = now
         self.counters["elections"] += 1
@@ -125,8 +128,23 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         for node in self._SyncObj__otherNodes:
             self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), request_vote=body))
 
+    def _may_campaign(self) -> bool:
+        """A voter may; so may one that the newest configuration takes out while that is not committed, since nobody
+        else may have a log as long as its own. It does not count itself."""
+        entries = self.journal.configurations
+        if self.votes or len(entries) < 2 or entries[-1].index <= self._SyncObj__raftCommitIndex:
+            return self.votes
+        before = cf.decode(entries[-2].payload).find(self.node_id)
+        return before is not None and not before.learner and self._incarnation in (None, before.incarnation)
+
+    def _own_vote(self) -> set[str]:
+        return {self.node_id} if self.votes else set()
+
+    def _enough(self, votes: set[str]) -> bool:
+        return len(votes & self._voters) >= self._quorum()
+
     def _count_votes(self) -> None:
-        if len(self._votes) >= self._quorum():
+        if self._enough(self._votes):
             self._SyncObj__onBecomeLeader()
 
     # ------------------------------------------------------------------ durability
@@ -139,7 +157,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             if envelope.term >= self.term:
                 self._SyncObj__transport.send(node, envelope)
         if self._SyncObj__raftState == CANDIDATE and self.journal.term_durable:
-            self._votes.add(self.node_id)
+            self._votes |= self._own_vote()
             self._count_votes()
         self._finish_install()
         if self._owed_round is not None and self._SyncObj__raftState == FOLLOWER:
@@ -157,6 +175,11 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if max(envelope.term, envelope.pre_vote_reply.current_term) > self.term + MAX_TERM_STEP:
             # One such message, adopted and stored, would use up the terms of the whole cluster for good.
             raise ProtocolError(f"node {node.id} speaks of term {envelope.term}, far beyond term {self.term}")
+        entries: list[Entry] = []
+        if body == "append":  # before its term is adopted: nonsense proves nothing about another leader
+            entries = self._parse_entries(envelope.append, envelope.term)
+        elif body == "snapshot_offer" and envelope.snapshot_offer.manifest.base.term > envelope.term:
+            raise ProtocolError(f"node {node.id} leads term {envelope.term} and offers a snapshot of a later one")
         if body == "pre_vote":
             self._answer_pre_vote(node, envelope)
         elif body == "pre_vote_reply":
@@ -165,7 +188,10 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             if envelope.request_vote.transfer and self._in_term(node, envelope):
                 self._answer_vote(node, envelope)
         elif self._in_term(node, envelope):
-            self._handle(body, node, envelope)
+            if body == "append":
+                self._receive_append(node, envelope, entries)
+            else:
+                self._handle(body, node, envelope)
 
     def _in_term(self, node: Node, envelope: pb.Envelope) -> bool:
         """Adopt a newer term, refuse an older one."""
@@ -178,12 +204,10 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         return True
 
     def _handle(self, body: str | None, node: Node, envelope: pb.Envelope) -> None:
-        """Of this term."""
+        """Of this term; appends go another way."""
         if body in _ANSWERS_TO_LEADERS:
             if self._SyncObj__raftState == LEADER:
                 self._answered(body, node, envelope)
-        elif body == "append":
-            self._receive_append(node, envelope)
         elif body in ("snapshot_offer", "snapshot_chunk"):
             self._receive_snapshot(node, envelope)
         elif body == "timeout_now":
@@ -208,7 +232,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             self._snapshot_replied(node, envelope.snapshot_reply)
 
     def _count_vote(self, node: Node, envelope: pb.Envelope) -> None:
-        self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
+        self._observe(node, envelope.wall_ms, self._asked_at)
         if self._SyncObj__raftState == CANDIDATE and envelope.vote.granted and self._is_voter(node):
             self._votes.add(node.id)
             self._count_votes()
@@ -238,19 +262,19 @@ class SafeSyncObj(LeaderSide, FollowerSide):
     def _count_pre_vote(self, node: Node, envelope: pb.Envelope) -> None:
         reply = envelope.pre_vote_reply
         if reply.attempt == self._pre_vote_attempt:
-            self.entry_clock.observe(node.id, envelope.wall_ms, self._asked_at)
+            self._observe(node, envelope.wall_ms, self._asked_at)
         if reply.current_term > self.term:
             self._follow(reply.current_term, None)
         elif (
             reply.granted
             and reply.attempt == self._pre_vote_attempt
             and envelope.term == self.term + 1
-            and self._pre_votes
+            and self._asking
             and self._is_voter(node)
             and self._SyncObj__raftState == FOLLOWER
         ):
             self._pre_votes.add(node.id)
-            if len(self._pre_votes) >= self._quorum():
+            if self._enough(self._pre_votes):
                 self._campaign(self._clock())
 
     def _answer_vote(self, node: Node, envelope: pb.Envelope) -> None:

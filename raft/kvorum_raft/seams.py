@@ -89,9 +89,11 @@ class StateMachine(Protocol):
         line if it is not a whole state, or of a newer format."""
         ...
 
-    def prepare(self, file: Path) -> PreparedState:
+    def prepare(self, file: Path, pause: Callable[[int], None] | None = None) -> PreparedState:
         """Make a copy of such a file beside the live state, which goes on. Never the file itself or a hard link to it.
-        Not for the event loop. Raises ValueError, OSError."""
+        `pause` is called with the size of each block that is written, and waits until others have had their share of
+        the disk; without it, nobody else wants any. Not for the event loop. Raises ValueError, OSError, and what
+        `pause` raises."""
         ...
 
     def adopt(self, prepared: PreparedState) -> None:
@@ -172,7 +174,8 @@ class Consensus(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """True on a leader that has committed an entry of its own term, and so has applied all earlier ones."""
+        """True on a leader that has committed an entry of its own term, and so has applied all earlier ones, and that
+        is not handing its office over: it takes proposals."""
         ...
 
     @property

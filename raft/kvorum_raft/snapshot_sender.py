@@ -89,7 +89,7 @@ class SnapshotSender:
 
         Raises RaftFault if the disk fails."""
         now = self._clock()
-        self._expire(now)
+        self.expire()
         transfer = self._transfers.get(node)
         if transfer is not None and transfer.acknowledged is None and now - transfer.heard_at > _STALE:
             newest = self._choose(node, now)
@@ -149,6 +149,11 @@ class SnapshotSender:
         """(bytes acknowledged, bytes) of what is being sent to it."""
         transfer = self._transfers.get(node)
         return None if transfer is None else (transfer.reached, transfer.manifest.size)
+
+    @property
+    def refused(self) -> int:
+        """How often a follower could not use a checkpoint, tried twice."""
+        return self._counters["snapshots_refused"]
 
     @property
     def lowest_index(self) -> int | None:
@@ -254,8 +259,9 @@ class SnapshotSender:
         refused.until = self._clock() + _STALE
         self.forget(node)
 
-    def _expire(self, now: float) -> None:
-        """Nobody says when a follower has caught up by other means."""
+    def expire(self) -> None:
+        """Now and then: nobody says when a follower has caught up by other means, or will not come back."""
+        now = self._clock()
         for node, transfer in list(self._transfers.items()):
             if now - transfer.asked_at > _FORGET:
                 self.forget(node)

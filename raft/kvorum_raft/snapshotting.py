@@ -17,22 +17,24 @@ from typing import Final
 from pysyncobj.node import Node
 
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.background import Background
+from kvorum_raft.background import Background, Caught
 from kvorum_raft.base import Base
-from kvorum_raft.checkpointer import Checkpointer
+from kvorum_raft.checkpointer import Checkpointer, fault_of
 from kvorum_raft.checkpoints import Checkpoints
 from kvorum_raft.errors import RaftFault
 from kvorum_raft.journal import RaftJournal
+from kvorum_raft.log_cutter import LogCutter
 from kvorum_raft.manifest import Manifest
 from kvorum_raft.pysyncobj_fixes import SafeSyncObj
 from kvorum_raft.seams import PreparedState, StateFacts, StateMachine
 from kvorum_raft.snapshot_receiver import SnapshotReceiver
 from kvorum_raft.snapshot_sender import SnapshotSender
 
-_CUT_AT_ONCE: Final = 256
-"""Entries: deleting is a transaction of the log's own thread, and the next append waits behind it."""
-_CUT_PAUSE: Final = 0.02
 _TICK: Final = 0.25
+_TURNS: Final = 4
+"""So many nodes make their checkpoints after different lengths of the log."""
+_FORCE_AGAIN: Final = 30.0
+"""Seconds between two checkpoints that are made because a follower could not use the one before."""
 _STORE_AGAIN: Final = 10.0
 """Seconds until a snapshot that found no room is stored again: the file that came is kept."""
 _log = logging.getLogger("kvorum.raft")
@@ -94,9 +96,8 @@ class Snapshotting:
         self._on_installed = installed
         self._fault = fault
         self._noted = 0
-        self._again: tuple[float, Callable[[], None]] | None = None
-        self._cut_goal = 0
-        self._cut_due = self._tick_due = float("-inf")
+        self._again: tuple[float, Node, Manifest] | None = None
+        self._tick_due = self._forced_until = float("-inf")
         self.checkpointer = Checkpointer(
             checkpoints,
             machine,
@@ -107,6 +108,7 @@ class Snapshotting:
             on_failed=lambda why: None,
             on_fault=fault,
             minimum=minimum,
+            turn=self._turn,
         )
         self._sender = SnapshotSender(checkpoints, send, lambda: core.term, core.entry_clock.wall_ms, clock)
         self._receiver = SnapshotReceiver(
@@ -119,47 +121,49 @@ class Snapshotting:
             declined=lambda node, manifest: core.decline_snapshot(node, manifest.file_hash),
             on_fault=fault,
         )
-        self._plan_cut()
+        self._cutter = LogCutter(core, journal, checkpoints, lambda: self._sender.lowest_index, clock)
+        newest = checkpoints.newest
+        self.checkpointer.note_bytes(journal.bytes_between(newest.base.index if newest else 0, core.applied_index))
 
     def _describe(self, facts: StateFacts) -> Base | None:
         return self._journal.base_at(facts.index) if self._journal.term_at(facts.index) is not None else None
+
+    def _turn(self) -> int:
+        configuration = self._core.configuration
+        return 0 if configuration is None else sum(one < self._core.node_id for one in configuration.voters) % _TURNS
 
     # ------------------------------------------------------------------ checkpoints and the log's beginning
 
     def tick(self) -> None:
         """Between two entries, now and then."""
         now = self._clock()
-        if self._again is not None and now >= self._again[0]:
-            (_, again), self._again = self._again, None
-            again()
-        if now >= self._tick_due and not (self._core.hollow or self._core.installing):
-            self._tick_due = now + _TICK
+        self._store_again(now)
+        if now < self._tick_due:
+            self._cutter.tick()
+            return
+        self._tick_due = now + _TICK
+        self._sender.expire()
+        if not (self._core.hollow or self._core.installing):
             self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
             self._noted = self._core.applied_bytes
             if not self._core.applying:
-                self.checkpointer.tick()
-        if self._cut_goal > self._journal.base_index and now >= self._cut_due:
-            self._cut_due = now + _CUT_PAUSE
-            self._cut()
+                self.checkpointer.tick(
+                    others=self._sender.lowest_index is not None or self._receiver.progress() is not None
+                )
 
     def _made(self, manifest: Manifest) -> None:
-        self._plan_cut()
+        self._cutter.plan()
 
-    def _plan_cut(self) -> None:
-        """Behind the older of two checkpoints, never behind the newest: it may turn out to be damaged. One that lies
-        ahead of the state (a snapshot that came too late, or was not installed) does not count."""
-        usable = [one.base.index for one in self._checkpoints.manifests if one.base.index <= self._core.applied_index]
-        if len(usable) >= 2:
-            self._cut_goal = usable[-2]
-
-    def _cut(self) -> None:
-        journal = self._journal
-        index = min(self._cut_goal, journal.base_index + _CUT_AT_ONCE, journal.durable_index, self._core.applied_index)
-        sending = self._sender.lowest_index
-        if sending is not None:
-            index = min(index, sending)  # what comes behind it is needed next
-        if index > journal.base_index:
-            journal.cut_to(journal.base_at(index))
+    def _store_again(self, now: float) -> None:
+        """What found no room, if it is still wanted."""
+        if self._again is None or now < self._again[0]:
+            return
+        (_, node, manifest), self._again = self._again, None
+        if self._core.wants_snapshot(manifest.base.index):
+            self._complete(node, manifest)
+        else:
+            self._receiver.release()
+            self._core.decline_snapshot(node, manifest.file_hash)
 
     # ------------------------------------------------------------------ core_state.Snapshots
 
@@ -170,13 +174,18 @@ class Snapshotting:
             self._sender.needed_by(node)
 
     def replied(self, node: Node, reply: pb.SnapshotReply) -> int | None:
-        if reply.failed:
-            self.checkpointer.force()  # the newest one is of no use to it
+        refused = self._sender.refused
         answer = self._sender.replied(node, reply)
+        if self._sender.refused > refused and self._clock() >= self._forced_until:
+            self._forced_until = self._clock() + _FORCE_AGAIN
+            self.checkpointer.force()  # none that is here is of use to it
         return None if answer is None else answer[0]
 
     def lost(self, node: Node) -> None:
         self._sender.lost(node)
+
+    def forget(self, node: Node) -> None:
+        self._sender.forget(node)
 
     def stop_sending(self) -> None:
         self._sender.stop()
@@ -198,14 +207,19 @@ class Snapshotting:
     def _complete(self, node: Node, manifest: Manifest) -> None:
         """It is a checkpoint of this node now."""
         path = self._checkpoints.path(manifest)
-        self._background.submit(partial(self._machine.prepare, path), partial(self._prepared, node, manifest))
+        prepare = partial(self._machine.prepare, path, self._checkpoints.copier.pause)
+        self._background.submit(prepare, partial(self._prepared, node, manifest))
 
     def _prepared(
         self, node: Node, manifest: Manifest, prepared: PreparedState | None, error: Exception | None
     ) -> None:
+        fault = fault_of(error, "preparing a state failed") if error is not None else None
+        if fault is not None:
+            self._fault(fault)
+            return
         if prepared is None and not isinstance(error, ValueError):
             _log.error("the snapshot of entry %d cannot be stored yet: %s", manifest.base.index, error)
-            self._again = (self._clock() + _STORE_AGAIN, partial(self._complete, node, manifest))
+            self._again = (self._clock() + _STORE_AGAIN, node, manifest)
             return
         if prepared is None:
             _log.error("the snapshot of entry %d cannot become the state: %s", manifest.base.index, error)
@@ -213,8 +227,13 @@ class Snapshotting:
             self._core.reply_snapshot(node, pb.SnapshotReply(file_hash=manifest.file_hash, failed=True))
             return
         adopt = partial(self._machine.adopt, prepared)
-        if not self._core.install(manifest.base, adopt, partial(self._installed, node, manifest)):
-            prepared.discard()
+        took = False
+        with Caught() as caught:
+            took = self._core.install(manifest.base, adopt, partial(self._installed, node, manifest))
+        if caught.error is not None:  # the state may be half the old one and half the new one
+            self._fault(caught.error)
+        elif not took:
+            self._background.submit(prepared.discard, self._dropped)
             self._receiver.release()
             self._core.decline_snapshot(node, manifest.file_hash)
 
@@ -222,7 +241,8 @@ class Snapshotting:
         index = manifest.base.index
         self._receiver.release()
         self.checkpointer.restart()
-        self._cut_goal = 0
+        self._cutter.reset()
+        self._again = None
         self._background.submit(partial(self._drop_older, self._journal.base_index), self._dropped)
         self._core.reply_snapshot(node, pb.SnapshotReply(file_hash=manifest.file_hash, installed=True, index=index))
         self._on_installed(index)
@@ -234,7 +254,10 @@ class Snapshotting:
                 self._checkpoints.drop(manifest)
 
     def _dropped(self, _: None, error: Exception | None) -> None:
-        if error is not None:
+        fault = fault_of(error, "deleting a checkpoint failed") if error is not None else None
+        if fault is not None:
+            self._fault(fault)
+        elif error is not None:
             _log.warning("an old checkpoint cannot be deleted: %s", error)
 
     # ------------------------------------------------------------------

@@ -24,6 +24,7 @@ from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.config import RaftConfig, split_address
 from kvorum_raft.connection import Inbound, Meeting, Outbound
 from kvorum_raft.errors import ConfigurationError, ProtocolError, Refused
+from kvorum_raft.identity import GENERATION_ID_SIZE
 from kvorum_raft.peer import Peer
 from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.seams import Member
@@ -346,6 +347,16 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
     def hello(self, target: str) -> pb.Hello:
         return self._owner.hello(target)
 
+    def _is_copy(self, hello: pb.Hello) -> bool:
+        """True if another process with the same folder is connected: one of the two works on a copy. A folder starts
+        again only after its process has ended, which its connections show, at the latest when the kernel finds out
+        that nobody answers any more."""
+        peer = self._peers.get(hello.node_id)
+        holder = peer.inbound.hello if peer is not None and peer.inbound is not None else None
+        if holder is None or holder.incarnation != hello.incarnation:
+            return False
+        return holder.generation_ids[-GENERATION_ID_SIZE:] != hello.generation_ids[-GENERATION_ID_SIZE:]
+
     def admit(self, hello: pb.Hello, done: _Done, *, dialled: bool) -> None:
         def judged(reject: pb.Reject | None) -> None:
             if reject is None and not dialled and not hello.meeting:
@@ -355,6 +366,10 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
                 self._warn(f"reject {pb.Reject.Code.Name(reject.code)}", f"refused a peer: {reject.text}")
             done(reject)
 
+        if self._is_copy(hello):  # before its start is remembered: that would shut the other one out
+            text = f"another process with the folder of node {hello.node_id[:128]!r} is running, or was until just now"
+            judged(pb.Reject(code=pb.Reject.BUSY, text=text))
+            return
         self._owner.admit(hello, judged)
 
     def inbound_made(self, connection: Inbound) -> bool:

@@ -2,14 +2,19 @@
 
 import asyncio
 import heapq
+from typing import Final
 
-from kvorum_raft.errors import NotLeader
+from kvorum_raft.errors import NotLeader, Overloaded
+
+_PURGE: Final = 1024
 
 
 class StateWaiters:
-    """In order of the index that they wait for. Bounded by the reads that lead here."""
+    """In order of the index that they wait for; at most `limit`, of which those that gave up are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._purge_at = _PURGE
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = 0
 
@@ -17,7 +22,13 @@ class StateWaiters:
         return len(self._waiting)
 
     def wait(self, index: int) -> "asyncio.Future[None]":
-        """Completes when that entry is applied; NotLeader if the node ends before."""
+        """Completes when that entry is applied; NotLeader if the node ends before. Raises Overloaded."""
+        if len(self._waiting) >= self._purge_at:
+            self._waiting = [one for one in self._waiting if not one[2].done()]
+            heapq.heapify(self._waiting)
+            self._purge_at = max(2 * len(self._waiting), _PURGE)
+        if len(self._waiting) >= self._limit:
+            raise Overloaded(f"{self._limit} reads wait for the state already")
         self._number += 1
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (index, self._number, future))

@@ -28,9 +28,7 @@ class Defect(NamedTuple):
 DEFECTS: dict[str, Defect] = {
     "S1": Defect(general.duplicate_refusal_keeps_acknowledged_entries, "acknowledged writes are lost"),
     "S2": Defect(general.pipelining_deletes_nothing, "entries were deleted and written again"),
-    "S3": Defect(
-        snapshots.snapshot_commits_nothing, "acknowledged writes are lost", plain={"logCompactionBatchSize": 100}
-    ),
+    "S3": Defect(snapshots.snapshot_commits_nothing, "applies its own tail", plain={"logCompactionBatchSize": 100}),
     "S4": Defect(general.late_acknowledgement_is_no_replica, "acknowledged writes are lost", ids="ABCDE"),
     "S5": Defect(members.one_change_at_a_time, "each with its own majority", ids="ABCDEFG", founders="ABC"),
     "S6": Defect(

@@ -52,9 +52,8 @@ ACTIONS = {
 """How often each happens; troubles less in calm seeds, and the last four with kvorum's core only."""
 _TROUBLES = ("reset", "cut", "stall", "crash")
 _OURS = ("read", "members", "wipe", "transfer", "jobs")
-_AIMED = {"tick": 300, "deliver": 300, "sync": 150, "propose": 80, "read": 120}
+_AIMED = {"tick": 300, "deliver": 300, "sync": 150, "propose": 80, "read": 120, "members": 30}
 """While a leader that was cut off does not know it yet."""
-_AIMED_DRAW = (list(_AIMED), list(accumulate(_AIMED.values())))
 YEAR_MS = 365 * 86_400_000
 
 
@@ -82,11 +81,12 @@ class Schedule(MemberMoves):
         self._moves = {name: often for name, often in ACTIONS.items() if self.safe or name not in _OURS}
         if not spare:
             self._moves |= {"members": 0, "wipe": 0}
-        elif seed % 3 == 0:
-            self._moves["wipe"] = 0
         self._draw = (list(self._moves), list(accumulate(self._moves.values())))
-        self._rotten = self.rng.choice(founders) if not self._moves.get("wipe") else None
-        """Whose checkpoints get damaged: one node's, and only if no folder is lost too, or the data may be gone."""
+        aimed = {name: often if self._moves.get(name) else 0 for name, often in _AIMED.items()}
+        self._aimed_draw = (list(aimed), list(accumulate(aimed.values())))
+        self.dwindles = seed % 5 == 0
+        self._rotten = None if self.dwindles else self.rng.choice(founders)
+        """Whose checkpoints get damaged: one node's, or the data may be gone."""
         self._values = 0
         self._reads = 0
         self._trouble = self.rng.choice([0.02, 0.05, 0.2] if spare else [0.05, 0.2, 0.6])
@@ -98,7 +98,7 @@ class Schedule(MemberMoves):
         self._cut_off: str | None = None
         self._aimed_until = 0.0
         self.oracle = Oracle(self.world)
-        if self.safe and seed % 3 == 0:
+        if self.safe and seed % 3 == 0 and not self.dwindles:
             self.world.wall_offset_ms[self.rng.choice(self.world.ids)] = self.rng.choice([-YEAR_MS, YEAR_MS, 5000])
 
     def _try(self, action: Callable[..., Any], *arguments: Any) -> None:
@@ -195,14 +195,14 @@ class Schedule(MemberMoves):
         rng, world = self.rng, self.world
         if rng.random() < 0.004:
             self._slow_disk = rng.choice([None, None, *world.ids])
-            self._sleeper = rng.choice([None] * 6 + world.ids)
+            self._sleeper = rng.choice([*[None] * 6, *world.ids])
             self._stalled = {pair for pair in self._stalled if rng.random() < 0.5}
         node_id = rng.choice(world.ids if rng.random() < 0.1 else self._active())
         if node_id == self._sleeper and rng.random() < 0.9:
             if rng.random() < 0.5:
                 self._late.add(node_id)
             return
-        names, weights = _AIMED_DRAW if world.clock.now < self._aimed_until else self._draw
+        names, weights = self._aimed_draw if world.clock.now < self._aimed_until else self._draw
         (action,) = rng.choices(names, cum_weights=weights)
         if action in _TROUBLES and rng.random() > self._trouble:
             return

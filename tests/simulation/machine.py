@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ class Machine:
     def inspect(self, file: Path) -> StateFacts:
         return facts_of(file.read_bytes())
 
-    def prepare(self, file: Path) -> _Image:
+    def prepare(self, file: Path, pause: Callable[[int], None] | None = None) -> _Image:
         return _Image(file.read_bytes())
 
     def adopt(self, prepared: Any) -> None:
@@ -133,10 +132,3 @@ class Jobs:
     def stop(self) -> None:
         self._stopped = True
         self._waiting.clear()
-
-
-def quick_copy(image: Any, fd: int) -> tuple[int, bytes]:
-    """`Copier.copy` without pipe, pace and syncs."""
-    image.copy_to(fd)
-    content = os.pread(fd, 1 << 30, 0)
-    return len(content), hashlib.blake2b(content, digest_size=32).digest()

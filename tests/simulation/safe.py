@@ -8,7 +8,7 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.checkpoints import Checkpoints
+from kvorum_raft.checkpoints import Checkpoints, PlainCopier
 from kvorum_raft.entry_clock import EntryClock
 from kvorum_raft.errors import ChangePending, NotLeader, RaftError, RaftFault
 from kvorum_raft.journal import RaftJournal
@@ -17,18 +17,11 @@ from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.seams import Applied
 from kvorum_raft.snapshotting import Snapshotting, restore
 from tests.simulation.links import LIMITS, TIMING, Broken, LinkTransport
-from tests.simulation.machine import Jobs, Machine, quick_copy
+from tests.simulation.machine import Jobs, Machine
 from tests.simulation.simdisk import SimDisk
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-
-class _Copier:
-    copy = staticmethod(quick_copy)
-
-    def pause(self, size: int) -> None:
-        """Simulated disks need no rest."""
 
 
 class SafeNode:
@@ -62,7 +55,7 @@ class SafeNode:
         self.journal.truncate_from = counted  # type: ignore[method-assign]
         self.checkpoints: Checkpoints | None = None
         if world.folder is not None:
-            self.checkpoints = Checkpoints(world.folder / node_id, sync=lambda path: None, copier=_Copier())
+            self.checkpoints = Checkpoints(world.folder / node_id, sync=lambda path: None, copier=PlainCopier())
             self.checkpoints.load()
             restore(self.machine, self.checkpoints, self.journal)
         rng = random.Random(world.rng.random())
@@ -89,7 +82,10 @@ class SafeNode:
         if self.checkpoints is not None:
             self.snapshots = self._snapshotting(self.checkpoints)
             self.core.snapshots = self.snapshots
-        self.core.form(world.formation if world.forms(node_id) else None)
+        if world.forms(node_id):
+            self.core.form(world.formation)
+        elif self.journal.configurations:
+            self.core.form(cf.decode(self.journal.configurations[-1].payload))
 
     def _snapshotting(self, checkpoints: Checkpoints) -> Snapshotting:
         return Snapshotting(

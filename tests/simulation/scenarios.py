@@ -170,7 +170,7 @@ def late_acknowledgement_is_no_replica(world: World) -> None:
     world.disconnect("C", "E")
     world.pump(3, ids="AC")
     acked: set[str] = set()
-    propose(again, range(5), acked)
+    propose(again, range(12), acked)
     world.pump(4, ids="AC")
     again.deliver("B", late)
     world.pump(6, ids="AC")

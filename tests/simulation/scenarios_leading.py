@@ -91,7 +91,13 @@ def healthy_leader_stays(world: World) -> None:
     world.nodes["B"].tick()
     lost.campaign()
     lost.hold_election()
-    world.pump(3, dt=0.02)
+    for _ in range(6):
+        for node in world.nodes.values():
+            world.clock.now += 0.006
+            node.tick()
+        world.links.queues["A", "C"].clear()
+        for a, b in world.pairs():
+            world.deliver(a, b)
     if not leader.leads or leader.term != term:
         raise Broken("a leader that its quorum hears was deposed")
 
@@ -144,7 +150,7 @@ def vote_survives_a_power_cut(world: World) -> None:
     world.clock.now += 2.0
     for _ in range(2):
         world.nodes["C"].campaign()
-        world.pump(3, dt=0.02, ids="BC")
+        world.pump(6, dt=0.02, ids="BC")
         note(world.nodes["C"])
     both = [term for term, who in leaders.items() if len(who) > 1]
     if both:

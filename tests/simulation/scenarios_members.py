@@ -36,7 +36,7 @@ def one_change_at_a_time(world: World) -> None:
         world.connect("A", node_id)
     mine: set[str] = set()
     propose(leader, range(3), mine, letter="a")
-    world.pump(5, ids="ADEFG")
+    world.pump(12, dt=0.05, ids="ADEFG")
     theirs: set[str] = set()
     for node_id in "BC":
         world.nodes[node_id].hold_election()

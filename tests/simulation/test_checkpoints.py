@@ -1,7 +1,9 @@
 """Checkpoints, the cut of the log and snapshots, in short schedules on kvorum's core with its real files."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pysyncobj.node import Node
@@ -51,7 +53,8 @@ class _Steps:
     def step(self) -> None:
         node = self._world.nodes[self._node_id]
         node.tick()
-        for act in (lambda: node.sync(1), lambda: node.jobs.run(1)):
+        acts: list[Callable[[int], Any]] = [node.sync, node.jobs.run]
+        for act in acts:
             if self._left == 0:
                 self._left -= 1
                 self.cut = True
@@ -59,7 +62,7 @@ class _Steps:
                 self._world.mesh()
                 return
             self._left -= bool(node.disk.pending or len(node.jobs) or self._left < 0)
-            act()
+            act(1)
 
 
 @pytest.mark.parametrize("steps", range(26))

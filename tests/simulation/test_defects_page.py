@@ -80,4 +80,4 @@ def test_rows_with_a_schedule_for_both_kinds_name_it() -> None:
 def test_tests_outside_the_tables_exist(collected: set[str]) -> None:
     prose = "\n".join(line for line in PAGE.splitlines() if not line.startswith("|"))
     assert [name for name in _named(prose) if name not in collected] == []
-    assert len(_named(prose)) == 1
+    assert len(_named(prose)) == 2

@@ -60,3 +60,27 @@ def test_a_replaced_node_counts_for_what_it_holds(world: World) -> None:
         world.clock.now += 0.11
         leader.tick()
     assert acked == set()
+
+
+def test_a_leader_that_was_removing_itself_when_it_lost_office_may_campaign_again(tmp_path: Path) -> None:
+    """Its log with the uncommitted removal is the longest, so nobody else can win; it must not stay out of elections
+    before that entry is committed."""
+    world = World(SafeNode, "AB", folder=tmp_path).start()
+    world.mesh()
+    leader = world.elect("A")
+    world.pump(4)
+    world.disconnect("A", "B")
+    leader.remove("A", lambda ok: None)
+    for _ in range(15):
+        world.clock.now += 0.11
+        leader.tick()
+    assert not leader.leads
+    assert leader.voters == {"B"}
+    world.connect("A", "B")
+    for node in world.nodes.values():
+        node.release_election()
+    for _ in range(60):
+        world.pump(1)
+        if world.nodes["B"].voters == {"B"} and world.nodes["B"].leads:
+            break
+    assert world.nodes["B"].leads

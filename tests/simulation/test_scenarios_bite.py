@@ -9,9 +9,10 @@ import pytest
 
 from kvorum_raft import configuration as cf
 from kvorum_raft.entry import Kind
+from kvorum_raft.journal import HardState
 from kvorum_raft.pysyncobj_fixes import SafeSyncObj
 from tests.simulation.defects import DEFECTS
-from tests.simulation.world import Broken, SafeNode, World
+from tests.simulation.world import Broken, SafeNode, SimDisk, World
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -54,29 +55,31 @@ def _changes_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SafeSyncObj, "change", change)
 
 
-def _members_are_those_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def _members_are_those_of_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     configure = SafeSyncObj._configure
 
-    def only_applied(self: Any) -> None:
+    def forgetful(self: Any) -> None:
         entries = self.journal.configurations
-        self.journal.configurations = [entry for entry in entries if entry.index <= self.applied_index]
+        if self.configuration is None and self._formation is not None:
+            self.journal.configurations = []
         configure(self)
         self.journal.configurations = entries
 
-    monkeypatch.setattr(SafeSyncObj, "_configure", only_applied)
+    monkeypatch.setattr(SafeSyncObj, "_configure", forgetful)
 
 
 def _reads_need_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SafeSyncObj, "read_index", lambda self, callback: callback(self.commit_index, None))
 
 
-def _a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sync(self: Any, batches: int | None = None) -> None:
-        self.journal.flush()
-        if self.disk.pending:
-            self.core.durable(self.disk.pending[-1].seq)
+def _nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: SimDisk) -> None:
+        self.pending.clear()
+        self.entries.clear()
+        self.records.clear()
+        self.state, self.base = HardState(), None
 
-    monkeypatch.setattr(SafeNode, "sync", sync)
+    monkeypatch.setattr(SimDisk, "crash", crash)
 
 
 def _nobody_is_loyal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +107,10 @@ RULES: dict[str, Patch] = {
     "S3": _snapshots_move_the_commit_index,
     "S4": _old_acknowledgements_count,
     "S5": _changes_do_not_wait,
-    "S6": _members_are_those_of_the_state,
+    "S6": _members_are_those_of_the_beginning,
     "S11": _reads_need_no_round,
-    "D1": _a_disk_that_lies,
-    "D2": _a_disk_that_lies,
+    "D1": _nothing_is_synced,
+    "D2": _nothing_is_synced,
     "L4": _nobody_is_loyal,
     "L5": _nobody_steps_down,
     "L6": _nobody_is_told,

@@ -1,4 +1,4 @@
-"""Some dozens of whole-node schedules in CI; `scripts/sim` plays as many as one likes.
+"""A hundred whole-node schedules in CI; `scripts/sim` plays as many as one likes.
 
 They run in processes of their own, because a seed is one schedule only under a fixed hash seed.
 """
@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.whole import schedule
+from kvorum_node.store.sessions import SessionLog
+from tests.simulation.whole import crew, mutations, schedule
 from tests.simulation.whole.__main__ import ENOUGH, MINIMUM, blind_spots
 from tests.simulation.whole.clock import Clock, ProcessLoop, Stuck
+from tests.simulation.whole.mutations import RULES
+from tests.simulation.whole.plots import PLOTS
+from tests.simulation.whole.troubles import WEIGHTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +30,7 @@ def _sim(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
 
@@ -37,21 +41,60 @@ def _figure(output: str, name: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize(("first", "seeds", "nodes"), [(0, 26, 3), (5000, 4, 5)])
-def test_whole_nodes_keep_every_promise(first: int, seeds: int, nodes: int) -> None:
-    ended = _sim("--seeds", str(seeds), "--first-seed", str(first), "--nodes", str(nodes))
+@pytest.mark.timeout(620)
+def test_whole_nodes_keep_every_promise() -> None:
+    """Three nodes, and five in every third seed."""
+    ended = _sim("--seeds", "100")
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
-    assert _figure(ended.stdout, "seeds") == seeds
-    assert _figure(ended.stdout, "violations") == _figure(ended.stdout, "unconverged") == 0
+    assert _figure(ended.stdout, "seeds") == 100
+    for name in ("violations", "unconverged", "undecided"):
+        assert _figure(ended.stdout, name) == 0
     assert ended.stderr == ""
 
 
+@pytest.mark.timeout(120)
 def test_one_seed_is_one_schedule() -> None:
     first, second = (_sim("--seed", "6", "--trace") for _ in range(2))
-    assert first.returncode == 0
+    assert first.returncode == 0, first.stdout[-2000:]
     assert len(first.stdout.splitlines()) > 1000
     # All but the last line, which says how long it took.
     assert first.stdout.splitlines()[:-1] == second.stdout.splitlines()[:-1]
+
+
+@pytest.mark.timeout(120)
+def test_a_seed_is_the_same_in_whichever_process_it_is_played() -> None:
+    settings = schedule.Settings()
+    found = list(crew.play_all([3, 4, 5], settings, 2))
+    assert sorted(one.seed for one in found) == [3, 4, 5]
+    again = {one.seed: one for one in crew.play_all([5, 3], settings, 2)}
+    assert {one.seed: one for one in found if one.seed != 4} == again
+
+
+def test_a_seed_without_a_rule_fails() -> None:
+    """One rule here; `scripts/sim --mutations` disables all of them in turn."""
+    ended = _sim("--seeds", "4", "--rule", "session dedup", "--stop-at-first")
+    assert ended.returncode == 1
+    assert _figure(ended.stdout, "violations") == 1
+    assert "has two answers" in ended.stdout
+
+
+def test_no_rule_is_forgotten() -> None:
+    assert len(RULES) == 10
+    with pytest.raises(KeyError):
+        mutations.disabled("another one")
+
+
+def test_a_rule_is_enabled_again() -> None:
+    before = SessionLog.judge
+    with mutations.disabled("session dedup"):
+        assert SessionLog.judge is not before
+    assert SessionLog.judge is before
+
+
+def test_the_plain_class_fails() -> None:
+    ended = _sim("--plain", "--seeds", "12")
+    assert ended.returncode == 0, ended.stdout
+    assert _figure(ended.stdout, "violations") >= 3
 
 
 def test_seeds_differ() -> None:
@@ -63,6 +106,10 @@ def test_a_blind_run_is_no_success() -> None:
     assert blind_spots(enough, ENOUGH) == []
     del enough["kill"]
     assert [spot.partition(":")[0] for spot in blind_spots(enough, ENOUGH)] == ["kill"]
+
+
+def test_every_move_has_a_minimum() -> None:
+    assert {*WEIGHTS, *(f"plot {name}" for name in PLOTS)} <= MINIMUM.keys()
 
 
 # ---- the loop

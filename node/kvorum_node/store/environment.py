@@ -34,13 +34,13 @@ from kvorum.errors import DatabaseCorrupt, InvalidArgument
 
 from . import checked, records
 from .errors import DAMAGE, Damaged, StoreFault
-from .files import copy_file, lock_folder, read_json, remove_folder, write_json
+from .files import Pause, copy_file, lock_folder, read_json, remove_folder, shorten_file, write_json
 from .host import Host
 
 _log = logging.getLogger(__name__)
 
 _FORMAT: Final = "FORMAT"
-_DATA: Final = "data.mdb"
+DATA: Final = "data.mdb"
 _LOCK_TABLE: Final = "lock.mdb"
 _RUN: Final = "RUN"
 _CLEAN: Final = "CLEAN"
@@ -121,10 +121,10 @@ class Environment:
             if sibling.name.startswith(self.path.name) and _LEFTOVER.fullmatch(sibling.name, len(self.path.name)):
                 remove_folder(sibling)
 
-    def open_copy(self, file: Path, *, rate: float) -> None:
-        """Make the folder, with a copy of a checkpoint's file in it, under a new uuid; at most `rate` bytes a second.
-        Raises ValueError if the file is not a whole state of this format; OSError."""
-        self._open_new(lambda: self._fill(file, rate))
+    def open_copy(self, file: Path, pause: Pause | None) -> None:
+        """Make the folder, with a copy of a checkpoint's file in it, under a new uuid; see `copy_file`. Raises
+        ValueError if the file is not a whole state of this format; OSError."""
+        self._open_new(lambda: self._fill(file, pause))
 
     def open_empty(self) -> None:
         """Make the folder, with an empty state in it."""
@@ -142,8 +142,8 @@ class Environment:
             self.destroy()
             raise
 
-    def _fill(self, file: Path, rate: float) -> None:
-        copy_file(file, self.path / _DATA, self._host, rate=rate)
+    def _fill(self, file: Path, pause: Pause | None) -> None:
+        copy_file(file, self.path / DATA, self._host, pause=pause)
         self._open_env()
         if self._read_state() is None:
             raise DatabaseCorrupt(f"{file} holds no state")
@@ -165,11 +165,11 @@ class Environment:
 
     def _open(self, force_rebuild: bool) -> None:
         known = self._read_format()
-        has_data = (self.path / _DATA).exists()
+        has_data = (self.path / DATA).exists()
         if known is None and has_data:
             # FORMAT is made durable before the data file is: without it, the data file is not ours to judge
             raise DatabaseCorrupt(
-                f"{self.path} has a {_DATA} but no {_FORMAT} file: not a folder of this program, or a damaged one"
+                f"{self.path} has a {DATA} but no {_FORMAT} file: not a folder of this program, or a damaged one"
             )
         if known is not None:
             self._uuid = known
@@ -203,7 +203,7 @@ class Environment:
         if not known:
             self._begin_anew()
         if self._complete and not has_data:
-            raise DatabaseCorrupt(f"{self.path / _DATA} is missing: the database was here, and its data file is gone")
+            raise DatabaseCorrupt(f"{self.path / DATA} is missing: the database was here, and its data file is gone")
         if self._complete:
             self._refuse_cut_file()
         try:
@@ -213,7 +213,7 @@ class Environment:
             raise DatabaseCorrupt(str(damage)) from damage
         if not found:
             if self._complete:
-                raise DatabaseCorrupt(f"{self.path / _DATA} does not belong to the {_FORMAT} file beside it")
+                raise DatabaseCorrupt(f"{self.path / DATA} does not belong to the {_FORMAT} file beside it")
             self._create()
         self._refuse_older_state()
         if not self._complete:
@@ -223,11 +223,11 @@ class Environment:
     def _refuse_cut_file(self) -> None:
         """A data file never shrinks, so one that is smaller than when it was last closed was cut, e.g. by a copy that
         did not end. LMDB would map it all the same, and reading behind its end kills the process (SIGBUS)."""
-        clean, size = read_json(self.path / _CLEAN), (self.path / _DATA).stat().st_size
+        clean, size = read_json(self.path / _CLEAN), (self.path / DATA).stat().st_size
         known = clean.get("size") if clean is not None and clean.get("uuid") == self._uuid else None
         if isinstance(known, int) and size < known:
             raise DatabaseCorrupt(
-                f"{self.path / _DATA} is damaged: it has {size:,} bytes, and had {known:,} when it was last closed"
+                f"{self.path / DATA} is damaged: it has {size:,} bytes, and had {known:,} when it was last closed"
             )
 
     def _refuse_older_state(self) -> None:
@@ -237,8 +237,7 @@ class Environment:
         found = self._index()
         if isinstance(known, int) and (found is None or found < known):
             raise DatabaseCorrupt(
-                f"{self.path / _DATA} is damaged: it ends at entry {found}, and ended at {known} when it was last"
-                " closed"
+                f"{self.path / DATA} is damaged: it ends at entry {found}, and ended at {known} when it was last closed"
             )
 
     def _index(self) -> int | None:
@@ -263,7 +262,7 @@ class Environment:
                 **_ENV_OPTIONS,
             )
         except DAMAGE as error:
-            raise Damaged(f"{self.path / _DATA} is damaged: {error}") from error
+            raise Damaged(f"{self.path / DATA} is damaged: {error}") from error
         except lmdb.Error as error:
             raise StoreFault(f"cannot open {self.path} with a map of {self._map_size:,} bytes: {error}") from error
         # the data file's name must outlast a power cut as well as its content
@@ -282,10 +281,10 @@ class Environment:
                 checked.get(txn, records.CLUSTER_KEY)
                 own = txn.get(records.UUID_KEY, b"")
         except (Damaged, lmdb.Error) as error:
-            raise Damaged(f"{self.path / _DATA} is damaged: {error}") from error
+            raise Damaged(f"{self.path / DATA} is damaged: {error}") from error
         if row is None:
             return None
-        self._check_format(records.state_format(row), _DATA)
+        self._check_format(records.state_format(row), DATA)
         return own
 
     def _create(self) -> None:
@@ -325,7 +324,7 @@ class Environment:
     def _begin_anew(self) -> None:
         """An empty folder with a new uuid. FORMAT goes last: before, the old uuid matches nothing that could be
         trusted."""
-        for name in (_CLEAN, _RUN, _DATA, _LOCK_TABLE, _STARTS, _DAMAGED):  # the proofs first, the doubts last
+        for name in (_CLEAN, _RUN, DATA, _LOCK_TABLE, _STARTS, _DAMAGED):  # the proofs first, the doubts last
             self._remove(name)
         self._uuid = self._host.new_uuid()
         self._write_format()
@@ -344,7 +343,7 @@ class Environment:
     def _proven(self) -> bool:
         """True if everything that was ever written to the data file can be read back, and nothing speaks against what
         is in it."""
-        data = self.path / _DATA
+        data = self.path / DATA
         if (self.path / _DAMAGED).exists():
             return False
         clean = read_json(self.path / _CLEAN)
@@ -393,11 +392,11 @@ class Environment:
 
     def _clean_fields(self) -> dict[str, object]:
         """What CLEAN holds. The size, because opening a copy that was cut short could end in a SIGBUS."""
-        return {"uuid": self._uuid, "size": (self.path / _DATA).stat().st_size}
+        return {"uuid": self._uuid, "size": (self.path / DATA).stat().st_size}
 
     def _run_fields(self) -> dict[str, object] | None:
         """What RUN holds for this run; None if any of it cannot be known."""
-        data = self.path / _DATA
+        data = self.path / DATA
         boot, mount = self._host.boot_id(), self._host.mount_id(data)
         if boot is None or mount is None:
             return None
@@ -440,9 +439,11 @@ class Environment:
             self._close_env()
             self._unlock()
 
-    def destroy(self) -> None:
-        """Close without a sync, and delete the folder."""
+    def destroy(self, *, gradually: bool = False) -> None:
+        """Close without a sync, and delete the folder; `gradually` if others want the disk meanwhile."""
         self._close_env()
+        if gradually:
+            shorten_file(self.path / DATA)
         remove_folder(self.path)
         self._unlock()
 

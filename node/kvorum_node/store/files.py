@@ -7,18 +7,22 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from kvorum.errors import DatabaseLocked
+from kvorum_raft.direct import DirectWriter, set_direct, shorten
 
 from .host import Host
 
 _MAX_PROOF_SIZE: Final = 4_096
 _FICLONE: Final = 0x40049409
-_CHUNK: Final = 1 << 20
-_SYNC_EVERY: Final = 4 << 20
-"""Bytes between two syncs of a copy: the disk is shared with the log, whose own syncs wait for what is dirty."""
+_GIVE_BACK: Final = 64e6
+"""A second, as `shorten` counts bytes."""
+
+Pause = Callable[[int], None]
+"""Called with so many bytes that are written or given back, to wait until others have had their share."""
 
 
 def write_json(folder: Path, name: str, fields: dict[str, object], host: Host) -> None:
@@ -65,9 +69,16 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def copy_file(source: Path, target: Path, host: Host, *, rate: float) -> None:
+def shorten_file(path: Path) -> None:
+    """Give back a large file's blocks gradually, before it is deleted. Not for the event loop."""
+    with contextlib.suppress(OSError):  # deleting says what is wrong
+        shorten(path, lambda size: time.sleep(size / _GIVE_BACK))
+
+
+def copy_file(source: Path, target: Path, host: Host, *, pause: Pause | None = None) -> None:
     """Copy a file to a new one that shares nothing with it that a write could change: a reflink where the file system
-    has them, else at most `rate` bytes a second. Not for the event loop. Raises OSError."""
+    has them, else in blocks, with `pause` called before each with its size. Without `pause` nothing else wants the
+    disk. Not for the event loop. Raises OSError, and what `pause` raises."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -76,7 +87,7 @@ def copy_file(source: Path, target: Path, host: Host, *, rate: float) -> None:
             try:
                 fcntl.ioctl(writing, _FICLONE, reading)
             except OSError:
-                _copy_bytes(reading, writing, target, host, rate)
+                _copy_blocks(reading, writing, pause)
         finally:
             os.close(writing)
     finally:
@@ -84,23 +95,12 @@ def copy_file(source: Path, target: Path, host: Host, *, rate: float) -> None:
     host.sync_file(target)
 
 
-def _copy_bytes(reading: int, writing: int, target: Path, host: Host, rate: float) -> None:
-    os.posix_fadvise(reading, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-    began, copied, synced = time.monotonic(), 0, 0
-    while chunk := os.pread(reading, _CHUNK, copied):
-        _write_all(writing, chunk)
-        # the source is a checkpoint, which nobody reads again soon
-        os.posix_fadvise(reading, copied, len(chunk), os.POSIX_FADV_DONTNEED)
-        copied += len(chunk)
-        if copied - synced >= _SYNC_EVERY:
-            host.sync_file(target)
-            synced = copied
-            ahead = began + copied / rate - time.monotonic()
-            if ahead > 0:
-                time.sleep(ahead)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _copy_blocks(reading: int, writing: int, pause: Pause | None) -> None:
+    set_direct(reading, on=True)  # the source is a checkpoint, which nobody reads again soon
+    with DirectWriter(writing) as out:
+        while block := out.read(reading):
+            if pause is not None:
+                pause(len(block))
+            out.write(block)
+            # the copy is what will be read and written next, and should not come from the disk page by page
+            os.posix_fadvise(writing, out.size - len(block), len(block), os.POSIX_FADV_WILLNEED)

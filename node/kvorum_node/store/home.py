@@ -19,13 +19,11 @@ from kvorum_raft.seams import StateFacts
 from . import images
 from .environment import Environment
 from .errors import Damaged, StoreFault
+from .files import Pause
 from .holders import Holder
 from .images import Image, OpenEnv, Prepared
 
 _log = logging.getLogger(__name__)
-
-COPY_RATE: Final = 200e6
-"""Bytes a second at which a checkpoint becomes a state."""
 
 _META_PAGES: Final = 2
 _RESERVE: Final = 16 << 20
@@ -97,12 +95,12 @@ class Home:
     def inspect(self, file: Path) -> StateFacts:
         return images.inspect(file, self._open_env)
 
-    def prepare(self, file: Path, rate: float) -> Prepared:
+    def prepare(self, file: Path, pause: Pause | None) -> Prepared:
         """See `Store.prepare`. One that was prepared before, and not adopted, is discarded."""
         self.inspect(file)
         environment = self._next()
         try:
-            environment.open_copy(file, rate=rate)
+            environment.open_copy(file, pause)
             return self._keep(environment)
         except (DatabaseCorrupt, Damaged) as error:
             raise ValueError(str(error)) from error
@@ -172,6 +170,6 @@ def pages_in_use(env: lmdb.Environment) -> int:
 
 def _destroy(environment: Environment) -> None:
     try:
-        environment.destroy()
+        environment.destroy(gradually=True)
     except OSError as error:
         _log.warning("cannot delete the old state in %s: %s", environment.path, error)

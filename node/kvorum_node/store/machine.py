@@ -21,9 +21,10 @@ from kvorum_raft.seams import PreparedState, StateFacts
 from . import checked, expiry, queues, records, scrubbing, sessions
 from .commits import execute, execute_parts
 from .entry import Entry
-from .environment import Environment
+from .environment import DATA, Environment
 from .errors import DAMAGE, Damaged, StoreFault
-from .home import COPY_RATE, Home, Space, pages_in_use, run_in_thread
+from .files import Pause
+from .home import Home, Space, pages_in_use, run_in_thread
 from .host import Host, LinuxHost
 from .images import Image, Prepared
 from .reads import Snapshot
@@ -136,6 +137,11 @@ class Store:
     @property
     def stamp_base(self) -> int:
         return self._cluster[1]
+
+    @property
+    def data_file(self) -> Path:
+        """What the state is in now; when another one is adopted, that takes its name."""
+        return self._home.path / DATA
 
     @property
     def rebuilt(self) -> bool:
@@ -269,10 +275,10 @@ class Store:
         whole state of this format."""
         return self._home.inspect(file)
 
-    def prepare(self, file: Path, *, rate: float = COPY_RATE) -> Prepared:
-        """Copy such a file to a folder beside the live state, at `rate` bytes a second at most where the file system
-        cannot share the blocks. Not for the event loop. Raises ValueError, OSError."""
-        return self._home.prepare(file, rate)
+    def prepare(self, file: Path, pause: Pause | None = None) -> Prepared:
+        """Copy such a file to a folder beside the live state; where the file system cannot share the blocks, `pause` is
+        called with the size of each. Not for the event loop. Raises ValueError, OSError, and what `pause` raises."""
+        return self._home.prepare(file, pause)
 
     def adopt(self, prepared: PreparedState) -> None:
         """From now on this is the state, wherever it stands. Called between two entries; quick. Snapshots and images of

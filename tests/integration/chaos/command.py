@@ -9,8 +9,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[3]
 LAST: Final = re.compile(
     r"chaos: kills (?P<kills>\d+) power-cuts (?P<power_cuts>\d+) cuts (?P<cuts>\d+) pauses (?P<pauses>\d+)"
-    r" bad-disks (?P<bad_disks>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+) lost (?P<lost>\d+) doubled (?P<doubled>\d+)"
-    r" undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
+    r" bad-disks (?P<bad_disks>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+)"
+    r" lost (?P<lost>\d+) doubled (?P<doubled>\d+) undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
     r" \(ok (?P<ok>\d+), not applied (?P<denied>\d+), unknown (?P<unknown>\d+)\)"
     r" retries \d+ messages (?P<messages>\d+) deliveries (?P<deliveries>\d+) (?P<verdict>ok|FAILED)"
 )

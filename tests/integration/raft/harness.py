@@ -66,7 +66,7 @@ class ListMachine:
     def inspect(self, file: Path) -> StateFacts:
         return self.prepare(file).facts
 
-    def prepare(self, file: Path) -> "Image":
+    def prepare(self, file: Path, pause: Callable[[int], None] | None = None) -> "Image":
         content = json.loads(file.read_text())
         times = content["times"] or [0]
         return Image(StateFacts(content["index"], times[-1], bytes.fromhex(content["digest"])), content)

@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.errors import ConfigurationError, RaftFault, Refused
 from kvorum_raft.faults import REFUSED_MARKER
 from kvorum_raft.node import RaftNode
@@ -173,3 +175,27 @@ async def test_a_port_that_is_taken_is_named(cluster: Cluster, tmp_path: Path) -
 async def test_a_folder_in_use_is_named(cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="in use by another process"):
         await RaftNode(cluster.config("n1"), ListMachine()).start()
+
+
+async def test_a_copy_is_not_let_in_while_the_original_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """It looks like the next start of the same folder, but a folder starts again only when its process has ended."""
+    original = (await cluster.followers())[0]
+    node_id = original.status().node_id
+    shutil.copytree(cluster.folder / node_id, tmp_path / "copy")
+    own = Member(node_id, f"127.0.0.1:{free_ports(1)[0]}", "")
+    members = [own, *(member for member in cluster.members if member.node_id != node_id)]
+    copy = RaftNode(replace(cluster.config(node_id), data_dir=tmp_path / "copy", members=members), ListMachine())
+    await copy.start()
+    others = [node for other, node in cluster.nodes.items() if other != node_id]
+    before = [node.statistics()["peer_rejects"] for node in others]
+    await wait_until(
+        lambda: all(node.statistics()["peer_rejects"] > old for node, old in zip(others, before, strict=True)),
+        what="refusal by all others",
+    )
+    assert not any(view.connected for view in copy.status().peers)
+    await copy.stop()
+    await cluster.propose(20)
+    await cluster.stop(node_id)
+    await cluster.start(node_id)
+    await cluster.settled()
+    assert not cluster.faults, "the original may come back"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvorum_raft.config import Limits
-from kvorum_raft.errors import ChangePending, NotLeader, RaftError, Refused
+from kvorum_raft.errors import ChangePending, NotLeader, RaftError, Refused, UnknownOutcome
 from tests.integration.raft.harness import Cluster, wait_until
 
 LIMITS = Limits(checkpoint_log=20_000, hash_every=16)
@@ -51,7 +51,7 @@ async def test_a_fourth_node_is_added_and_the_leader_removed(tmp_path: Path) -> 
     await leader.add(member)
     await _caught_up(cluster, "n4")
     assert cluster.nodes["n4"].status().own_learner
-    await leader.promote("n4")
+    await _promoted(cluster, "n4")
     await cluster.settled()
     old = next(node_id for node_id in ("n1", "n2", "n3") if cluster.nodes[node_id] is not leader)
     await cluster.stop(old)
@@ -93,7 +93,7 @@ async def test_a_wiped_node_is_refused_until_it_is_replaced(tmp_path: Path) -> N
     await leader.replace(member)
     await _caught_up(cluster, victim)
     assert cluster.machines[victim].adopted, "the log alone does not reach back to the beginning"
-    await leader.promote(victim)
+    await _promoted(cluster, victim)
     await cluster.settled()
     assert _voters(cluster, victim) == {"n1", "n2", "n3"}
     await cluster.stop(*[node_id for node_id in cluster.nodes if node_id != victim][:1])
@@ -205,4 +205,20 @@ async def test_members_change_under_load(tmp_path: Path) -> None:
     assert len(acknowledged) > 50
     assert set(acknowledged) <= set(applied)
     assert len(applied) == len(set(applied))
+    await cluster.stop()
+
+
+async def test_a_hand_over_that_comes_to_nothing_is_announced_both_times(tmp_path: Path) -> None:
+    """Whoever proposes by itself (sweeps, leases) stops when it is refused, and must hear when to begin again."""
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    leader = await cluster.leader()
+    heard: list[bool] = []
+    leader.on_leadership(heard.append)
+    deaf = (await cluster.followers())[0]
+    deaf._core._take_over = lambda node: None  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcome):
+        await leader.transfer(deaf.status().node_id)
+    await wait_until(lambda: heard == [False, True], within=3, what="both announcements")
+    await cluster.propose(5)
     await cluster.stop()

@@ -43,7 +43,7 @@ def audit(machine: "Machine", judge: "Judge", folder: Path) -> None:
     """`folder` is for the copy, and is deleted."""
     core = machine.process.core if machine.process is not None else None
     raft = machine.process.raft if machine.process is not None else None
-    if core is None or raft is None or core.hollow or core.configuration is None:
+    if core is None or raft is None or core.hollow or core.configuration is None or machine.rotten:
         return
     _look(machine, judge)
     try:

@@ -228,6 +228,20 @@ class Client:
                 self.busy -= 1
             await asyncio.sleep(rng.expovariate(1 / 0.08))
 
+    def burst(self, writes: int) -> None:
+        """So many at a time."""
+        if self.backend is None or not self.working:
+            return
+        for _ in range(writes):
+            self.loop.run(self._spawn, self._once)
+
+    async def _once(self) -> None:
+        self.busy += 1
+        try:
+            await self._do_write()
+        finally:
+            self.busy -= 1
+
     async def final_read(self) -> None:
         await self._read("get", KEYS)
 

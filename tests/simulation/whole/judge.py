@@ -182,6 +182,7 @@ class Judge:
 
     def started(self, process: "Process", applied_index: int) -> None:
         self.note(process.name, f"starts at entry {applied_index}")
+        self.counters["hollow starts"] += process.core is not None and process.core.hollow
         self.votes.watch(process)
 
     def installed(self, process: "Process", index: int) -> None:

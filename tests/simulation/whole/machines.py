@@ -84,9 +84,14 @@ class Machine:
         self.join = False
         """Its folder waits to be added to the cluster."""
         self.peer_port = 1
+        self.slice_commits = 16
+        self.narrow = False
+        """Takes few writes at a time."""
         self.slowness = 0.02
         """Seconds between two jobs in the background, on average."""
         self.low_space = False
+        self.rotten = False
+        """Somebody has damaged its checkpoints: they need not lead to anything."""
         self.out = False
         """It is no member, or its folder is refused: it is not started again by itself."""
         self.process: Process | None = None
@@ -118,7 +123,7 @@ class Machine:
 
     def listed(self) -> list[Member]:
         """What its configuration file says."""
-        if self.join:
+        if self.join or self.node_id not in [one.node_id for one in self.members]:
             return [self.member]
         return [self.member if one.node_id == self.node_id else one for one in self.members]
 
@@ -284,6 +289,7 @@ class Machine:
         """Its files are gone, and its process with them."""
         if self.up:
             self.kill()
+        self.rotten = False
         shutil.rmtree(self.folder, ignore_errors=True)
         self.files = Files(self.folder)
         self.vault = Vault()

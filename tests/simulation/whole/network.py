@@ -18,6 +18,8 @@ from tests.simulation.whole.clock import Clock, ProcessLoop
 USER_TIMEOUT: Final = 5.0
 """Seconds without an acknowledgement after which an end gives up."""
 SYN_RETRY: Final = 1.0
+KEEPALIVE: Final = 1.0
+"""Seconds between questions of a machine whether the other end of a connection between nodes is still there."""
 _FIN: Final = object()
 
 Accept = Callable[["End"], None]
@@ -26,7 +28,10 @@ Accept = Callable[["End"], None]
 class End:
     """One end of a connection, in one process. What comes before `attach` waits for it."""
 
-    def __init__(self, network: "Network", loop: ProcessLoop, host: str, timeout: float) -> None:
+    def __init__(
+        self, network: "Network", loop: ProcessLoop, host: str, timeout: float, *, keepalive: bool = False
+    ) -> None:
+        self._keepalive = keepalive
         self._network = network
         self.loop = loop
         self.host = host
@@ -75,11 +80,30 @@ class End:
         if self.open:
             self.open = False
             self._put(_FIN, 0)
+            self._watch_other()
 
     def power_lost(self) -> None:
         self.open = False
+        self._watch_other()
         self._flight.clear()
         self._network.forget(self)
+
+    def _watch_other(self) -> None:
+        """The other machine's kernel asks now and then whether this end is still there."""
+        if self._keepalive:
+            self._network.clock.after(KEEPALIVE, self.other._ask_whether_other_lives, USER_TIMEOUT)
+
+    def _ask_whether_other_lives(self, patience: float) -> None:
+        network, here, there = self._network, self.host, self.other.host
+        if not self.open or self.other.open:
+            return
+        if network.passes(here, there) and network.passes(there, here):
+            self._was_reset(there)
+        elif patience <= KEEPALIVE:
+            self._end(TimeoutError("nothing was acknowledged"))
+            network.forget(self)
+        else:
+            network.clock.after(KEEPALIVE, self._ask_whether_other_lives, patience - KEEPALIVE)
 
     def _put(self, item: Any, size: int) -> None:
         network = self._network
@@ -155,6 +179,7 @@ class End:
 
     def _end(self, error: Exception | None) -> None:
         self.open = False
+        self._watch_other()
         self.loop.run(self._tell, error)
 
     def _tell(self, error: Exception | None) -> None:
@@ -249,7 +274,9 @@ class Network:
             self.clock.after(back, loop.run, _refuse, made)
             return
         server_loop, accept = listener
-        near, far = End(self, loop, loop.name, timeout), End(self, server_loop, host, timeout)
+        peers = address.endswith("1")  # clients dial ports that end in 2
+        near = End(self, loop, loop.name, timeout, keepalive=peers)
+        far = End(self, server_loop, host, timeout, keepalive=peers)
         near.other, far.other = far, near
         self._ends[near] = self._ends[far] = None
         self.counters["connections"] += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.handover import HandOver
+from kvorum_node.proposer import ProposerLimits
 from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.store import DATA_VERSION, Store
 from kvorum_raft import RaftConfig, RaftNode, report
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LEASE = 1.0
 DRAIN_PATIENCE = 2.0
+NARROW = ProposerLimits(entry_commits=4, entry_weight=8, queued_weight=16)
+"""Of nodes that are soon overloaded."""
 
 
 class Process:
@@ -97,7 +100,7 @@ class Process:
             force_rebuild=has_marker(machine.folder / "raft", REBUILD_MARKER),
             host=machine,
             open_env=machine.open_env,
-            slice_commits=16,
+            slice_commits=machine.slice_commits,
             run_aside=self._run_aside,
         )
         if machine.starts > 1:
@@ -112,7 +115,9 @@ class Process:
             store,
             raft,
             loop,
-            ServiceSettings(lease=LEASE, max_election_timeout=longest),
+            ServiceSettings(
+                lease=LEASE, max_election_timeout=longest, proposer=NARROW if machine.narrow else ProposerLimits()
+            ),
             lists=SimLists(loop, store, self.rng),
             no_space=lambda: raft.cluster_low_on_space() or "",
             unreadable=lambda: "" if store.cluster_id and not raft.hollow else "there is no state here",

@@ -94,7 +94,7 @@ class FakeMachine:
             raise ValueError("a damaged state")
         return facts
 
-    def prepare(self, file: Path) -> PreparedState:
+    def prepare(self, file: Path, pause: Callable[[int], None] | None = None) -> PreparedState:
         raise NotImplementedError
 
     def adopt(self, prepared: PreparedState) -> None:

@@ -26,7 +26,7 @@ from tests.unit.raft.fake_state import (
 
 
 class Fixture:
-    def __init__(self, folder: Path, *, minimum: int = 1000, jobs: int = 64) -> None:
+    def __init__(self, folder: Path, *, minimum: int = 1000, jobs: int = 64, turn: int = 0) -> None:
         self.machine = FakeMachine(b"content", 10)
         self.checkpoints = checkpoints_in(folder)
         self.background = StepBackground(jobs)
@@ -45,6 +45,7 @@ class Fixture:
             on_failed=self.failed.append,
             on_fault=self.faults.append,
             minimum=minimum,
+            turn=lambda: turn,
         )
 
     def _describe(self, facts: StateFacts) -> Base | None:
@@ -81,8 +82,40 @@ def test_one_is_made_when_the_log_has_grown(tmp_path: Path) -> None:
         "checkpoint_seconds": 2.5,
         "checkpoint_age": 1.5,
         "checkpoint_bytes": one.made[0].size,
+        "checkpoint_rate": one.made[0].size / 2.5,
+        "checkpoint_stretched_seconds": 0,
+        "checkpoints_held_back": 0,
         "replay_bytes": 0,
     }
+
+
+def test_nodes_take_turns_and_leave_the_disk_to_snapshots(tmp_path: Path) -> None:
+    one = Fixture(tmp_path, turn=2)
+    one.grow(1_499)
+    one.run()
+    assert one.made == []
+    one.grow(1)
+    one.one.tick(others=True)
+    assert not one.one.busy
+    one.run()
+    assert len(one.made) == 1
+    one.grow(2_999)
+    one.one.tick(others=True)
+    assert not one.one.busy
+    one.grow(1)
+    one.one.tick(others=True)
+    assert one.one.busy, "however long a snapshot takes"
+
+
+def test_the_statistics_say_if_the_pace_decides_how_often(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.grow(1_000)
+    one.one.tick()
+    one.grow(1_000)
+    one.background.run_all()
+    assert one.one.statistics()["checkpoints_held_back"] == 1
+    one.run()
+    assert one.one.statistics()["checkpoints_held_back"] == 0
 
 
 def test_a_large_state_is_copied_less_often(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ import hashlib
 import os
 import threading
 from collections import deque
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from kvorum_raft.background import Stopping
-from kvorum_raft.copier import BLOCK, Pace, PipeCopier, PlainCopier
+from kvorum_raft.copier import Pace, PipeCopier, PlainCopier
 from kvorum_raft.seams import StateImage
 from tests.unit.raft.fake_state import FakeMachine, no_space
 
@@ -36,20 +35,12 @@ def copy(copier: PipeCopier | PlainCopier, image: StateImage, file: Path) -> tup
 @pytest.mark.parametrize("size", [0, 1, 65_536, 5_000_001])
 def test_both_copiers_write_the_same(tmp_path: Path, size: int) -> None:
     machine = FakeMachine(os.urandom(size), 7)
-    piped = copy(PipeCopier(rate=1e12, sync_every=1 << 20), machine.image(), tmp_path / "piped")
+    piped = copy(PipeCopier(rate=1e12), machine.image(), tmp_path / "piped")
     plain = copy(PlainCopier(), machine.image(), tmp_path / "plain")
     written = (tmp_path / "piped").read_bytes()
     assert piped == plain == (len(written), hashlib.blake2b(written, digest_size=32).digest())
     assert written == (tmp_path / "plain").read_bytes()
     assert machine.inspect(tmp_path / "piped") == machine.image().facts
-
-
-def test_no_sync_has_much_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [0]
-    monkeypatch.setattr("kvorum_raft.copier.os.fdatasync", lambda fd: sizes.append(os.fstat(fd).st_size))
-    size, _ = copy(PipeCopier(rate=1e12, sync_every=1 << 20), FakeMachine(bytes(10 << 20)).image(), tmp_path / "state")
-    steps = [after - before for before, after in pairwise([*sizes, size])]
-    assert max(steps) <= (1 << 20) + BLOCK
 
 
 def test_an_image_that_ends_early_is_an_error_though_the_pipe_ends_in_order(tmp_path: Path) -> None:
@@ -93,6 +84,23 @@ def test_the_pace_is_kept_and_a_pause_is_not_made_up_by_a_burst() -> None:
     for _ in range(10):
         pace.took(100)
     assert clock.now - before >= 0.9
+
+
+def test_a_slow_log_stretches_the_pace_but_never_stops_it() -> None:
+    clock = Clock()
+    pace = Pace(1000.0, clock=lambda: clock.now, sleep=clock.sleep)
+    slow_until = 100.35
+    pace.latency = lambda: 0.05 if clock.now < slow_until else 0.005
+    pace.took(100)
+    assert clock.now == pytest.approx(slow_until, abs=0.01)
+    assert pace.stretched == pytest.approx(0.25, abs=0.01)
+    pace.took(100)
+    assert clock.now == pytest.approx(slow_until + 0.1, abs=0.01), "what was lost is not made up for"
+    slow_until = float("inf")
+    before = clock.now
+    for _ in range(10):
+        pace.took(100)
+    assert clock.now - before == pytest.approx(4, abs=0.1), "a quarter of the rate"
 
 
 def test_a_paced_copy_takes_its_time(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kvorum_node.store import Store, StoreFault
 from kvorum_node.store import files as store_files
 from kvorum_node.store import home as store_home
 from kvorum_node.store.host import FileId, LinuxHost
+from kvorum_raft.background import Stopping, check_stopping
 from kvorum_raft.seams import PreparedState, StateFacts, StateImage, StateMachine
 from tests.unit.store.harness import START_MS, Replica, batch, group, init_cluster, put, write
 from tests.unit.store.test_determinism import Traffic
@@ -364,10 +365,12 @@ def test_old_states_are_deleted_off_the_loop(tmp_path: Path, monkeypatch: pytest
 # ---- copying
 
 
-def test_a_copy_is_paced_and_synced_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = random.Random(1).randbytes(9 << 20)
+@pytest.mark.parametrize("size", [0, 4_096, 4_097, 5 << 20])
+@pytest.mark.parametrize("paced", [True, False])
+def test_a_copy_is_paced_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, paced: bool) -> None:
+    content = random.Random(1).randbytes(size)
     (tmp_path / "source").write_bytes(content)
-    slept: list[float] = []
+    pauses: list[int] = []
     synced: list[int] = []
 
     class Host(LinuxHost):
@@ -376,12 +379,20 @@ def test_a_copy_is_paced_and_synced_in_parts(tmp_path: Path, monkeypatch: pytest
             super().sync_file(path)
 
     monkeypatch.setattr(store_files, "_FICLONE", 0)  # as on a file system that cannot
-    monkeypatch.setattr("time.sleep", slept.append)
-    store_files.copy_file(tmp_path / "source", tmp_path / "target", Host(), rate=1e6)
+    pause = pauses.append if paced else None
+    store_files.copy_file(tmp_path / "source", tmp_path / "target", Host(), pause=pause)
     assert (tmp_path / "target").read_bytes() == content
-    assert synced == [4 << 20, 8 << 20, 9 << 20]
-    assert len(slept) == 2
-    assert sum(slept) > 4
+    assert synced == [size]
+    assert sum(pauses) == (size if paced else 0)
+    assert max(pauses, default=0) <= 1 << 20
+
+
+def test_a_copy_that_is_stopped_leaves_nothing(busy: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_files, "_FICLONE", 0)
+    take_image(busy.store, tmp_path / "file")
+    with pytest.raises(Stopping):
+        busy.store.prepare(tmp_path / "file", lambda size: check_stopping(lambda: True))
+    assert names(busy.path.parent) == ["state"]
 
 
 # ---- crashes
@@ -404,6 +415,7 @@ class Crasher:
             (Path, "mkdir"),
             (Path, "write_text"),
             (os, "write"),
+            (os, "pwrite"),
             (shutil, "rmtree"),
             (CrashHost, "sync_file"),
         ):
