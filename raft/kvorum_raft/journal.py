@@ -127,6 +127,11 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         return self._run_terms[-1]
 
     @property
+    def cached_from(self) -> int:
+        """Index from which on entries are in memory."""
+        return self._tail_first
+
+    @property
     def cached_bytes(self) -> int:
         return self._cached_bytes
 

@@ -226,6 +226,8 @@ class SnapshotSender:
                 return  # `lost` follows, or else the next offer
             transfer.sent += len(data)
             self._counters["snapshot_bytes_sent"] += len(data)
+        # The file was written past the page cache: what the next acknowledgement asks for is read meanwhile.
+        os.posix_fadvise(transfer.fd, transfer.sent, self._window, os.POSIX_FADV_WILLNEED)
 
     def _read(self, transfer: _Transfer, size: int) -> bytes:
         try:

@@ -69,4 +69,6 @@ class SimDisk:
         if self.base is not None:
             configurations.insert(0, parse(self.base.configuration))
             first_command = self.base.index
-        return Stored(self.state, runs, entries[-3:], configurations, first_command, self.base, sum(one.size for one in entries))
+        return Stored(
+            self.state, runs, entries[-3:], configurations, first_command, self.base, sum(one.size for one in entries)
+        )

@@ -294,6 +294,14 @@ def test_an_entry_that_is_older_than_the_one_before_it_is_not_stored() -> None:
         node.core._SyncObj__onMessageReceived(Node("A"), _append(node, record))
 
 
+def test_an_entry_of_a_time_that_no_message_can_carry_is_not_stored() -> None:
+    """Whoever has it in its log could not send a single heartbeat as a leader, nor could anybody after it."""
+    _, node = _follower()
+    record = make(Kind.COMMAND, node.last_index + 1, node.term, 1 << 63, b"x").record
+    with pytest.raises(ProtocolError):
+        node.core._SyncObj__onMessageReceived(Node("A"), _append(node, record))
+
+
 def test_nonsense_of_a_newer_term_does_not_depose_the_leader() -> None:
     """`_receive_append`: "first: nonsense proves nothing about another leader"."""
     world, _ = _follower()
@@ -441,3 +449,15 @@ def test_a_leader_whose_disk_gets_slow_hands_leadership_over(world: World) -> No
     assert not leader.leads
     assert leader.core.counters["transfers"] == 1
     assert any(world.nodes[node_id].leads for node_id in "BC")
+
+
+def test_a_content_hash_counts_only_if_it_comes_from_the_members_own_folder(tmp_path: Path) -> None:
+    """A replaced folder that still runs under the name of its successor must not help to say who is right."""
+    node = RaftNode(RaftConfig("A", [Member("A", "a:1", "a:2")], tmp_path), Machine())
+    delivered: list[pb.Envelope] = []
+    node._running = True
+    node._stepper = SimpleNamespace(messages=0, ask=lambda: None)  # type: ignore[assignment]
+    node._admissions = SimpleNamespace(is_member_folder=lambda *_: False)  # type: ignore[assignment]
+    node._transport = SimpleNamespace(deliver=lambda _, envelope: delivered.append(envelope))  # type: ignore[assignment]
+    node.received(Node("B"), b"o" * 16, pb.Envelope(state_hash=pb.StateHash(index=256, content_hash=bytes(16))))
+    assert not delivered
