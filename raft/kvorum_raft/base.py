@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.entry import Kind, parse
+from kvorum_raft.entry import MAX_TIME_MS, Kind, parse
 from kvorum_raft.errors import ConfigurationError, RaftFault
 
 FORMAT: Final = 1
@@ -43,7 +43,7 @@ class Base:
                 f"the base of the log has format {message.format}; this version knows formats up to {FORMAT}"
             )
         base = cls(message.index, message.term, message.time_ms, message.configuration)
-        if message.format < 1 or base.index < 1 or base.term < 1 or base.time_ms < 0:
+        if message.format < 1 or base.index < 1 or base.term < 1 or not 0 <= base.time_ms <= MAX_TIME_MS:
             raise ValueError(f"a base at entry {base.index} of term {base.term}, format {message.format}")
         if base.configuration:
             entry = parse(base.configuration)

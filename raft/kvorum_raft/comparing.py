@@ -32,10 +32,14 @@ class Comparing:
         self.alarms = 0
         """Comparisons in which somebody was wrong."""
         self._alarmed_at = 0
+        self._led = False
 
     def applied(self, index: int) -> None:
         if not self._hashes.due(index):
             return
+        if self._core.leads != self._led:
+            self._led = self._core.leads
+            self._hashes.clear()  # what was reported to an earlier leader of this name may be of folders that are gone
         content_hash = self._machine.state_hash()
         self._hashes.own(index, content_hash)
         if self._core.leads:

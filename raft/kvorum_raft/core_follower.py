@@ -7,7 +7,7 @@ from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import FOLLOWER, LEADER
-from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
+from kvorum_raft.entry import MAX_TIME_MS, DamagedRecord, Entry, Kind, parse
 from kvorum_raft.errors import ConfigurationError, ProtocolError, RaftFault
 
 
@@ -71,6 +71,8 @@ class FollowerSide(SnapshotSide):
             if entry.kind is Kind.CONFIGURATION:
                 self._check_configuration(entry)
             index += 1
+            if entry.time_ms > MAX_TIME_MS:
+                raise ProtocolError(f"an append with an entry of the time {entry.time_ms}")
             if entry.index != index or not last_term <= entry.term <= term or entry.time_ms < last_time:
                 raise ProtocolError(f"an append whose entry {entry.index} is out of order")
             last_term, last_time = entry.term, entry.time_ms

@@ -141,7 +141,7 @@ class LeaderSide(CoreState):
         progress = self._progress.get(transfer.to)
         if now > transfer.deadline or progress is None:
             self._unable.add(transfer.to.id)
-            if self._unable >= {node.id for node in self._progress}:
+            if self._unable >= self._voters - {self.node_id}:
                 self._unable.clear()
             self._end_transfer(UnknownOutcome(f"node {transfer.to.id} did not take over: this node leads on"))
         elif not transfer.asked and progress.match_index == self.journal.last_index:

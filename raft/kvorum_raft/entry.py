@@ -15,6 +15,10 @@ HEADER_SIZE: Final = _HEADER.size + _CHECKSUM.size
 """Bytes that a record is longer than its payload."""
 
 
+MAX_TIME_MS: Final = 253_402_300_800_000
+"""Unix milliseconds of the year 10000: no entry is of a later time."""
+
+
 class Kind(IntEnum):
     """What an entry's payload is."""
 

@@ -53,6 +53,7 @@ from kvorum_raft.stepping import Stepper
 from kvorum_raft.transport import PeerTransport
 from kvorum_raft.waiters import StateWaiters
 
+_LEADING: Final = ("append", "snapshot_offer", "snapshot_chunk")
 _REPLIES: Final = ("pre_vote_reply", "vote", "append_reply", "snapshot_reply")
 """Of these only what members' own folders say counts."""
 _T = TypeVar("_T")
@@ -616,7 +617,7 @@ class RaftNode:
         self._stepper.messages += 1
         with self._guard:
             body = envelope.WhichOneof("body")
-            if body in _REPLIES and not self._admissions.is_member_folder(node.id, incarnation):
+            if not self._admissions.is_member_folder(node.id, incarnation) and self._only_members_may(body, envelope):
                 return
             if body == "formation":
                 try:
@@ -626,6 +627,15 @@ class RaftNode:
             else:
                 self._transport.deliver(node, envelope)
             self._ask_step()
+
+    def _only_members_may(self, body: str | None, envelope: pb.Envelope) -> bool:
+        """A guest may lead and ask for votes: this node may be behind. It has no say in anything else, and to lead a
+        term in which this node leads is nonsense."""
+        if body in _REPLIES or (body == "state_hash" and not envelope.state_hash.verdict):
+            return True
+        if body in _LEADING and self._core.state == LEADER and envelope.term == self._core.term:
+            raise ProtocolError(f"somebody who is no member claims to lead term {envelope.term}")
+        return False
 
     def _broadcast(self, envelope: pb.Envelope) -> None:
         self._transport.broadcast(envelope)

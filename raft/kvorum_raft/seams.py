@@ -222,8 +222,8 @@ class Administration(Protocol):
         ...
 
     async def transfer(self, node_id: str | None = None) -> str:
-        """Hand leadership to that voter, or to the one that has most; returns who leads now. UnknownOutcome if it did
-        not take over within an election timeout: this node goes on then."""
+        """Hand leadership to that voter, or to the one that can lead best; returns who was asked, when this node leads
+        no more. UnknownOutcome if it did not take over within an election timeout: this node goes on then."""
         ...
 
     async def set_time(self, unix_ms: int) -> None:
