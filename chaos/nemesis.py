@@ -35,7 +35,7 @@ DEAD_DISK: Final = (0.0, 0.5)
 """Seconds that a node is left alone with a disk that has died."""
 BAD_DISK: Final = (0.2, 4.0)
 """Seconds that a disk hangs or is full."""
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 """Seconds that a victim may take to rejoin."""
 SLOW: Final = 3.0
 """Seconds to a whole cluster that are worth a line."""

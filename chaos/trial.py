@@ -37,6 +37,10 @@ LEAST: Final = 50
 """Acknowledged commits below which a run proves nothing."""
 
 
+Harm = Callable[[asyncio.Event], Coroutine[None, None, None]]
+"""Goes on until the event is set, or its time is over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What to do, and how much of it at most."""
@@ -88,11 +92,9 @@ async def trial(options: Options, say: Callable[[str], None]) -> Report:
         await in_thread(arena.start_all)
         async with Crews(arena, _crew_options(arena, options)) as crews:
             try:
-                until = time.monotonic() + options.seconds
-                if options.membership:
-                    await _disturb(crews, lambda stop: membership.run(stop, until))
-                else:
-                    await _disturb(crews, lambda stop: nemesis.run(stop, until, options.most_faults))
+                report.problems += await _disturb(crews, _harm(options, nemesis, membership))
+                if report.problems:
+                    await in_thread(_write_states, arena)
                 account = crews.account()
                 say(f"quiet after {nemesis.counts.total()} faults and {len(account.operations)} operations")
                 await _until_handled(arena.url, account.operations)
@@ -148,22 +150,34 @@ def _crew_options(arena: Arena, options: Options) -> list[str]:
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
 
-async def _disturb(crews: Crews, harm: Callable[[asyncio.Event], Coroutine[None, None, None]]) -> None:
-    """Crews and harm side by side, until the latter has had its time, or a crew has had enough."""
+def _harm(options: Options, nemesis: Nemesis, membership: Membership) -> Harm:
+    until = time.monotonic() + options.seconds
+    if options.membership:
+        return lambda stop: membership.run(stop, until)
+    return lambda stop: nemesis.run(stop, until, options.most_faults)
+
+
+async def _disturb(crews: Crews, harm: Harm) -> list[str]:
+    """Crews and harm side by side, until the latter has had its time, or a crew has had enough. Returns what the
+    cluster did not survive: what was lost is looked for all the same."""
     stop = asyncio.Event()
     full = asyncio.create_task(crews.one_is_full())
     harming = asyncio.create_task(harm(stop))
+    problems = []
     try:
         await asyncio.wait((full, harming), return_when=asyncio.FIRST_COMPLETED)
         stop.set()
         await harming  # a fault that has begun is seen through, so that the nodes run again
         if full.done():
             full.result()
+    except (ChangeFailed, ClusterFailed, DidNotRejoin) as error:
+        problems.append(f"{type(error).__name__}: {error}")
     finally:
         harming.cancel()
         full.cancel()
         await asyncio.gather(full, harming, return_exceptions=True)
     await crews.stop()
+    return problems
 
 
 async def _until_handled(url: str, operations: list[Operation]) -> None:

@@ -236,7 +236,7 @@ class DevCluster:
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 1_000),  # also how long one attempt may take
                 ("grpc.max_reconnect_backoff_ms", 100),
             )
             channel = self._channels[number] = grpc.insecure_channel(self.client_address(number), options=options)

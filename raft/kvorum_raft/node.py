@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pysyncobj.node import Node
@@ -41,6 +40,7 @@ from kvorum_raft.faults import (
     write_marker,
 )
 from kvorum_raft.follower_reads import FollowerReads
+from kvorum_raft.guard import Guard, GuardedBackground
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
 from kvorum_raft.log_store import LmdbDisk, LogStore
@@ -75,47 +75,6 @@ def _checkpoints(folder: Path, stopping: Callable[[], bool]) -> Checkpoints:
 
 def _never_low() -> bool:
     return False
-
-
-class _Guard:
-    """Around every entry into the core: whatever it raises ends the node, except what only says that a peer talks
-    nonsense."""
-
-    def __init__(self, fault: Callable[[Exception], None]) -> None:
-        self._fault = fault
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, ProtocolError):
-            return False
-        self._fault(error)
-        return True
-
-
-class _Guarded:
-    """A `Background` whose results enter the core under the node's guard, and are followed by a step."""
-
-    def __init__(self, background: Background, guard: _Guard, ask_step: Callable[[], None]) -> None:
-        self._background = background
-        self._guard = guard
-        self._ask_step = ask_step
-
-    def submit(self, job: Callable[[], _T], done: Callable[[_T | None, Exception | None], None]) -> None:
-        def guarded(result: _T | None, error: Exception | None) -> None:
-            with self._guard:
-                done(result, error)
-            self._ask_step()
-
-        self._background.submit(job, guarded)
-
-    def stop(self) -> None:
-        self._background.stop()
-
-    def stopping(self) -> bool:
-        stopping: Callable[[], bool] = getattr(self._background, "stopping", _never_low)
-        return stopping()
 
 
 class RaftNode:
@@ -157,7 +116,7 @@ class RaftNode:
         self._wall = wall
         self._rng = rng if rng is not None else random.Random(secrets.randbits(64))
         self._random_bytes = random_bytes
-        self._guard = _Guard(self._fault)
+        self._guard = Guard(self._fault)
         self._on_leadership: list[Callable[[bool], None]] = []
         self._on_applied: list[Callable[[Applied], None]] = []
         self._on_installed: list[Callable[[int], None]] = []
@@ -212,7 +171,7 @@ class RaftNode:
         self._disk = self._make_disk(store, self._report)
         self._journal = RaftJournal(self._disk, stored, cache=config.limits.log_cache, clock=loop.time)
         self._transport = PeerTransport(config, self, self._rng)
-        background = _Guarded(self._make_background(loop), self._guard, self._ask_step)
+        background = GuardedBackground(self._make_background(loop), self._guard, self._ask_step)
         checkpoints = self._open_checkpoints(background.stopping)
         checkpoints.copier.watch(getattr(self._disk, "latency", no_latency))
         self._core = SafeSyncObj(

@@ -25,8 +25,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def _snapshots_move_the_commit_index(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = SafeSyncObj._receive_append
 
-    def forward(self: Any, node: Any, envelope: Any) -> None:
-        receive(self, node, envelope)
+    def forward(self: Any, node: Any, envelope: Any, entries: Any) -> None:
+        receive(self, node, envelope, entries)
         body = envelope.append
         if not body.prev_index and not body.entries:
             index = min(body.commit_index, self.journal.last_index)
