@@ -26,8 +26,9 @@ from .writeback import Writeback
 
 logger = logging.getLogger("kvorum.node")
 
-PROVED_AFTER: Final = 60.0
-"""Seconds that a node must run before what its start has left behind for a second try may go."""
+PROVED_AFTER: Final = 5.0
+"""Seconds that a node must run before what its start has left behind for a second try may go. What makes a process
+crash later than that leaves a trace, see `crashes`."""
 DRAIN_PATIENCE: Final = 2.0
 """Seconds that writes under way get to be answered when the node ends."""
 
@@ -38,8 +39,10 @@ class Replica:
     Entering raises RaftFault for damage, ConfigurationError and OSError with one line for the operator.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, *, crashed: bool = False) -> None:
+        """`crashed`: the process before this one died of a fault of its own, so the state is not to be trusted."""
         self._config = config
+        self._crashed = crashed
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "Replica":
@@ -61,7 +64,7 @@ class Replica:
     async def _start(self) -> None:
         config, stack = self._config, self._stack
         loop = asyncio.get_running_loop()
-        store = self._store = _open_store(config)
+        store = self._store = _open_store(config, crashed=self._crashed)
         stack.callback(store.close)
         space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=self._least)
         timing = Timing(
@@ -145,11 +148,11 @@ class Replica:
         return f"node {node_id}: {what or 'its disk is nearly full'}; free space there, or delete keys"
 
 
-def _open_store(config: NodeConfig) -> Store:
+def _open_store(config: NodeConfig, *, crashed: bool) -> Store:
     try:
         skipped = quarantine.read(config.data_dir)
         # What differs from the majority's must not be used again. The mark goes when the checkpoints are gone as well.
-        rebuild = has_marker(config.data_dir / "raft", REBUILD_MARKER)
+        rebuild = crashed or has_marker(config.data_dir / "raft", REBUILD_MARKER)
         return ReplicaStore.open(config.data_dir / "state", durable=False, force_rebuild=rebuild, quarantine=skipped)
     except quarantine.QuarantineError as error:
         raise ConfigurationError(str(error)) from error

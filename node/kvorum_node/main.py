@@ -120,12 +120,15 @@ async def serve(config: NodeConfig) -> int:
     """Run a node until it is told to end."""
     # Heavy imports wait until the configuration is known to be good.
     from .assembly import Replica
+    from .crashes import CrashFile
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    async with Replica(config) as replica:
+    crashes = CrashFile(config.data_dir)
+    async with Replica(config, crashed=crashes.watch()) as replica:
+        crashes.clear()
         logger.info(
             "serving clients on %s, peers on %s, version %s", config.client_listen, config.peer_listen, __version__
         )
@@ -137,5 +140,6 @@ async def serve(config: NodeConfig) -> int:
         # Whatever hangs must not keep an operator from restarting: what was acknowledged is in the log.
         loop.call_later(STOP_PATIENCE, os._exit, EXIT_FAULT)
         await replica.retire()
+    crashes.close()
     logger.info("ended")
     return 0

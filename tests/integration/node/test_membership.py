@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,3 +253,28 @@ async def test_a_planned_stop_of_the_leader_waits_for_no_election(tmp_path: Path
         # An election would have taken four seconds.
         assert longest < 1.5
         assert (await in_thread(cluster.leader)) != leader
+
+
+async def test_a_process_that_crashed_does_not_trust_its_state_and_one_that_was_killed_does(tmp_path: Path) -> None:
+    cluster = GrowingCluster(tmp_path)
+    with cluster:
+        await write(cluster, "before")
+        await in_thread(same_state, cluster, 0, 1, 2)
+        struck = (await in_thread(cluster.followers))[0]
+        log = cluster.log(struck)
+
+        async def again(number: int) -> str:
+            """Die of the signal, start, and return what was logged meanwhile."""
+            known = len(log.read_text())
+            os.kill(cluster.pid(struck), number)
+            await in_thread(cluster.wait_until_gone, struck)
+            await in_thread(cluster.start, struck)
+            await in_thread(same_state, cluster, 0, 1, 2)
+            return log.read_text()[known:]
+
+        for _ in range(2):
+            assert "starting anew" not in await again(signal.SIGKILL)
+        crashed = await again(signal.SIGABRT)  # as LMDB does when it meets a page that cannot be
+        assert "the process before this one crashed" in crashed
+        assert "starting anew" in crashed
+        assert "starting anew" not in await again(signal.SIGKILL), "once is enough"
