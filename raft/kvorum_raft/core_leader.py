@@ -27,6 +27,7 @@ from kvorum_raft.reads import ReadCallback
 _ROUND_TIMES: Final = 4096
 _MESSAGES_AT_ONCE: Final = 2
 """With entries, for one peer in one step: catching up must not stall the loop."""
+_SILENT_ROUNDS: Final = 3
 _COLD_BYTES: Final = 128 << 10
 """Of entries that must be read from the disk, in one step: a MiB takes 6 ms, and 35 now and then."""
 _log = logging.getLogger("kvorum.raft")
@@ -301,10 +302,14 @@ class LeaderSide(CoreState):
     def _notice_commit(self, now: float) -> None:
         """Followers learn of a commit with the next entries; if none come soon, a message of its own says so."""
         commit = self._SyncObj__raftCommitIndex
+        lately = now - _SILENT_ROUNDS * self._timing.heartbeat  # who does not answer hears of it in the next round
         behind = [
             (node, progress)
             for node, progress in self._progress.items()
-            if progress.commit_sent < commit and not progress.probing and node in self._SyncObj__connectedNodes
+            if progress.commit_sent < commit
+            and progress.heard_at > lately
+            and not progress.probing
+            and node in self._SyncObj__connectedNodes
         ]
         if not behind:
             self._notice_due = None

@@ -57,6 +57,7 @@ MINIMUM = {
     "rot": 0.03,
     "hollow starts": 0.01,
     "copy_folder": 0.02,
+    "doubles": 0.01,
     "back_up": 0.2,
     "roll_back": 0.02,
     "add": 0.05,

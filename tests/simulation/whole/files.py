@@ -99,7 +99,9 @@ class Files:
         self.lost += 1
         if now is None:
             return synced or b""
-        return rng.choice((now, synced or b"", now[: rng.randrange(len(now) + 1)], bytes(len(now))))
+        # How many random numbers are drawn must not depend on the length: some files name a process or an inode.
+        torn = now[: int(rng.random() * (len(now) + 1))]
+        return rng.choice((now, synced or b"", torn, bytes(len(now))))
 
 
 def _list(folder: Path) -> dict[str, tuple[int, bool]]:

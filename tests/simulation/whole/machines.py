@@ -103,6 +103,7 @@ class Machine:
         self.counters: Counter[str] = Counter()
         self.boots = 0
         self.starts = 0
+        self._inodes: dict[int, int] = {}
         self._syncs_left = 0
         self._cut_inside = False
         self._released: list[int] = []
@@ -123,9 +124,9 @@ class Machine:
 
     def listed(self) -> list[Member]:
         """What its configuration file says."""
-        if self.join or self.node_id not in [one.node_id for one in self.members]:
+        if self.join:
             return [self.member]
-        return [self.member if one.node_id == self.node_id else one for one in self.members]
+        return [*(one for one in self.members if one.node_id != self.node_id), self.member]
 
     def wall_ms(self) -> int:
         return EPOCH_MS + int(self.clock.now * 1000 * self.drift) + self.wall_offset_ms
@@ -146,7 +147,8 @@ class Machine:
         return self.boots
 
     def file_id(self, path: Path) -> FileId:
-        return FileId(1, path.stat().st_ino)
+        # Numbers of its own: real ones differ from run to run.
+        return FileId(1, self._inodes.setdefault(path.stat().st_ino, len(self._inodes) + 1))
 
     def remote_kind(self, path: Path) -> str | None:
         return None

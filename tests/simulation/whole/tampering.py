@@ -44,6 +44,7 @@ class Tampering:
         self._backups: dict[str, Backup] = {}
         self._doubtful_until = 0.0
         """A folder that has a double may be refused at any time."""
+        self._quiet_until = 0.0
         self._pace = self.rng.choice((0.3, 0.8, 2.0))
         """Seconds between moves, on average: some schedules are wild, others leave time to do something."""
         self.plot = self.rng.choice(("", "", "", *PLOTS))
@@ -159,19 +160,29 @@ class Tampering:
         return True
 
     def _copy_folder(self) -> bool:
-        """Two machines with the same files, for a while."""
+        """Two machines with the same files for a while, in which nothing else goes wrong. Whoever has no connection to
+        the original takes its copy for a restart, and what the copy lacks may be lost then: nobody could tell."""
         machine = self._loses()
         if machine is None or machine.process is None or not machine.process.serving or self._double.up:
             return False
+        self._quiet_until = self._clock.now + 6.0
+        self._judge.on_commit = None
+        self._stage.calm()
+        self._later(1.5, 2.0, self._start_double, machine)
+        return True
+
+    def _start_double(self, machine: Machine) -> None:
         double = self._double
+        if self._loses() is None or machine.process is None or not machine.process.serving or self.over:
+            return
         self._note(f"{double.name} is a copy of {machine.name}")
+        self.counters["doubles"] += 1
         self._judge.may_be_refused |= {double.name, machine.name}
         double.node_id, double.out = machine.node_id, False
         double.bring_back(machine.back_up())
         double.start()
         self._doubtful_until = self._clock.now + 8.0
-        self._later(1.0, 5.0, self._no_double)
-        return True
+        self._later(1.0, 3.0, self._no_double)
 
     def _no_double(self) -> None:
         if self._double.up:

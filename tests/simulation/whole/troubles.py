@@ -71,6 +71,9 @@ class Troubles(Tampering):
     def _next(self) -> None:
         if self.over:
             return
+        if self._clock.now < self._quiet_until:
+            self._clock.at(self._quiet_until, self._next)
+            return
         names = list(WEIGHTS)
         move = self.rng.choices(names, list(WEIGHTS.values()))[0]
         made: bool = getattr(self, f"_{move}")()
