@@ -68,8 +68,8 @@ def _acknowledge_at_once() -> Iterator[None]:
         reply = pb.AppendReply(success=True, match_index=self._verified, prev_index=self._verified, round=number)
         self._reply(leader, reply)
 
-    def replaced(self: Any, node: Any, envelope: Any) -> None:
-        receive(self, node, envelope)
+    def replaced(self: Any, *arguments: Any) -> None:
+        receive(self, *arguments)
         self._pay_acknowledgement()
 
     with (

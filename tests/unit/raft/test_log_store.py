@@ -291,3 +291,21 @@ def test_a_damaged_or_missing_base_is_named(path: Path) -> None:
             store.verify(cache=1 << 20)
         store.close()
         (path / "data.mdb").write_bytes(whole)
+
+
+def test_a_healthy_file_may_be_shorter_than_its_pages_say(path: Path) -> None:
+    """Pages at the end that a transaction took and gave back are never written."""
+    store = LogStore.open(path, map_size=MAP)
+    store.write([_batch(1, 50, 1)])
+    large = [make(Kind.COMMAND, index, 1, 1000 + index, b"x" * 20_000) for index in range(51, 81)]
+    store.write([Batch(1, HardState(1, "B", 0, 80, 0, 0), None, large, {})])
+    for _ in range(3):  # two more roots, so that no meta page names the large entries any more
+        store.write([Batch(1, HardState(1, "B", 0, 50, 0, 0), 51, [], {})])
+    store.close()
+    size = (path / "data.mdb").stat().st_size
+    os.truncate(path / "data.mdb", size - 4 * 4096)
+    store = LogStore.open(path, map_size=MAP)
+    assert store.verify(cache=1 << 20).state.last_index == 50
+    store.write([Batch(1, HardState(1, "B", 0, 80, 0, 0), None, large, {})])
+    assert [entry.index for entry in store.read(75, 10, 10**6)] == list(range(75, 81))
+    store.close()
