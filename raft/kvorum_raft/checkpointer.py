@@ -20,7 +20,7 @@ from kvorum_raft.manifest import Manifest
 from kvorum_raft.seams import StateFacts, StateImage, StateMachine
 
 T = TypeVar("T")
-MINIMUM: Final = 64 << 20
+MINIMUM: Final = 32 << 20
 _RETRY: Final = 30.0
 _BUSY: Final = 2
 _LATER: Final = 0.25

@@ -36,7 +36,7 @@ class Limits:
     """Waiting in the socket of one peer; beyond it the connection is closed and made anew."""
     reads: int = 65_536
     """Linearizable reads that wait at a time."""
-    checkpoint_log: int = 64 * MIB
+    checkpoint_log: int = 32 * MIB
     """A checkpoint is due when the log behind the newest one is larger than this and than a quarter of the state."""
     hash_every: int = 256
     """Nodes compare their states after every so many entries."""

@@ -48,7 +48,7 @@ _STARTS: Final = "STARTS"
 _DAMAGED: Final = "DAMAGED"
 _LOCK: Final = "LOCK"
 _ENV_OPTIONS: Final = {"max_dbs": 0, "readahead": False, "writemap": False, "meminit": True}
-MAX_STARTS: Final = 3
+MAX_STARTS: Final = 10
 """Starts in a row that may end uncleanly, and before they proved themselves, until the state is no longer trusted."""
 _LEFTOVER: Final = re.compile(r"\.(new|old-\d+)")
 

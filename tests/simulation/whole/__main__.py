@@ -91,7 +91,7 @@ MINIMUM = {
     "add done": 0.03,
     "promote done": 0.1,
     "remove done": 0.01,
-    "replace done": 0.1,
+    "replace done": 0.04,
     "move done": 0.02,
     "transfer done": 0.04,
     "set_time done": 0.02,

@@ -9,7 +9,7 @@ import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import DatabaseCorrupt
-from kvorum_node.store import Damaged, Store, StoreFault, checked
+from kvorum_node.store import Damaged, Store, StoreFault, checked, environment
 from kvorum_node.store import records as layout
 from tests.unit.store.harness import (
     START_MS,
@@ -318,9 +318,11 @@ def start(path: Path, *, clean: bool = False, good: bool = False) -> bool:
     return not store.rebuilt
 
 
-def test_after_three_starts_that_ended_early_the_state_is_not_trusted(tmp_path: Path) -> None:
+def test_after_many_starts_that_ended_early_the_state_is_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert [start(path) for _ in range(9)] == [True] * 4 + [False] + [True] * 3 + [False]
+    many = environment.MAX_STARTS
+    found = [start(path) for _ in range(2 * many + 3)]
+    assert found == [True] * (many + 1) + [False] + [True] * many + [False]
 
 
 @pytest.mark.parametrize("ending", [{"good": True}, {"clean": True}])
@@ -347,7 +349,7 @@ def test_a_start_is_counted_before_the_data_file_is_opened(tmp_path: Path) -> No
     def dying(*_: object, **__: object) -> lmdb.Environment:
         raise MemoryError("as if the process had ended here")
 
-    for _ in range(3):
+    for _ in range(environment.MAX_STARTS):
         with pytest.raises(MemoryError):
             Store.open(path, durable=False, open_env=dying)
     assert not start(path)
