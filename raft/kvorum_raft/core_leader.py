@@ -10,7 +10,8 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.core_state import LEADER, CoreState, ProposalCallback, Transfer
+from kvorum_raft.core_partners import ProposalCallback, Transfer
+from kvorum_raft.core_state import LEADER, CoreState
 from kvorum_raft.entry import HEADER_SIZE, Entry, Kind
 from kvorum_raft.errors import (
     ChangePending,

@@ -12,7 +12,8 @@ from pysyncobj.node import Node
 
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.base import Base
-from kvorum_raft.core_state import LEADER, CoreState, Install
+from kvorum_raft.core_partners import Install
+from kvorum_raft.core_state import LEADER, CoreState
 from kvorum_raft.errors import RaftFault
 
 _log = logging.getLogger("kvorum.raft")

@@ -5,8 +5,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
@@ -15,8 +14,8 @@ from pysyncobj.version import VERSION
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.base import Base
 from kvorum_raft.config import Limits, Timing
+from kvorum_raft.core_partners import Install, Listener, Snapshots, Transfer
 from kvorum_raft.entry import Entry, Kind, make
 from kvorum_raft.entry_clock import EntryClock
 from kvorum_raft.errors import Discarded, RaftError, RaftFault, UnknownOutcome
@@ -29,69 +28,6 @@ from kvorum_raft.upstream import PINNED
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 _log = logging.getLogger("kvorum.raft")
-
-ProposalCallback = Callable[[Applied | None, RaftError | None], None]
-
-
-@dataclass(slots=True)
-class Transfer:
-    """Of leadership, under way: no proposals are taken until the other one campaigns or the time is over."""
-
-    to: Node
-    deadline: float
-    callback: Callable[[RaftError | None], None]
-    asked: bool = False
-
-
-@dataclass(slots=True)
-class Install:
-    """A snapshot that has become the beginning of the log, and will be the state as soon as that is durable."""
-
-    base: Base
-    seq: int
-    adopt: Callable[[], None]
-    """Makes it the state machine's state."""
-    done: Callable[[], None]
-
-
-class Listener(Protocol):
-    """Who hears of what the core does; called in the event loop, between two steps of the core."""
-
-    def applied(self, applied: Applied) -> None: ...
-
-    def role_changed(self) -> None:
-        """Leadership, or the leader known, changed."""
-
-    def configured(self, configuration: cf.Configuration, committed: bool) -> None:
-        """Another configuration is in force, or the one in force was committed."""
-
-    def read_answered(self, read_id: int, ok: bool, index: int) -> None:
-        """The leader answered `ask_leader`."""
-
-    def state_hash(self, node: Node, message: pb.StateHash) -> None:
-        """A member's content hash, or the leader's verdict about this node's."""
-
-
-class Snapshots(Protocol):
-    """Who moves snapshots for the core."""
-
-    def needed_by(self, node: Node) -> None:
-        """That peer cannot go on without one; said again as long as it is so."""
-
-    def received(self, node: Node, envelope: pb.Envelope) -> None:
-        """An offer or a part of one from the leader of this term. Raises ProtocolError."""
-
-    def replied(self, node: Node, reply: pb.SnapshotReply) -> int | None:
-        """An answer from a follower; returns the index up to which its log is complete now, if it says so."""
-
-    def lost(self, node: Node) -> None:
-        """The connection to that peer broke."""
-
-    def forget(self, node: Node) -> None:
-        """That peer is no member any more, or another folder has its name."""
-
-    def stop_sending(self) -> None:
-        """This node does not lead any more."""
 
 
 class _NoPoller:
@@ -153,6 +89,29 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """Leader: voters that said so of theirs."""
         self._install: Install | None = None
         self._transfer: Transfer | None = None
+        self.rounds = ReadRounds(limit=limits.reads)
+        self._begin_with_nothing()
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,  # creates no pipe; sending is ours
+            appendEntriesPeriod=timing.heartbeat,
+            raftMinTimeout=timing.election_min,
+            raftMaxTimeout=timing.election_max,
+            connectionTimeout=timing.election_max + 1,
+            fullDumpFile=None,
+            journalFile=None,
+            useFork=False,
+            pollerType="select",
+            commandsQueueSize=1,
+        )
+        super().__init__(Node(node_id), [], conf, nodeClass=Node, transport=transport)
+        for message in ("status", "add", "remove", "set_version", "transfer"):
+            transport.setOnUtilityMessageCallback(message, None)
+        self._poller = _NoPoller()
+        self._take_stored()
+
+    def _begin_with_nothing(self) -> None:
+        """What no restart remembers."""
         self._progress: dict[Node, Progress] = {}
         self._pre_votes: set[str] = set()
         self._pre_vote_attempt = 0
@@ -178,30 +137,11 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
         self._unsent = False
-        self.rounds = ReadRounds(limit=limits.reads)
         self.stopped = False
         self.applied_bytes = 0
         self.counters = dict.fromkeys(
             ("elections", "pre_votes", "step_downs", "applied", "refusals", "installs", "transfers"), 0
         )
-        conf = SyncObjConf(
-            autoTick=False,
-            appendEntriesUseBatch=True,  # creates no pipe; sending is ours
-            appendEntriesPeriod=timing.heartbeat,
-            raftMinTimeout=timing.election_min,
-            raftMaxTimeout=timing.election_max,
-            connectionTimeout=timing.election_max + 1,
-            fullDumpFile=None,
-            journalFile=None,
-            useFork=False,
-            pollerType="select",
-            commandsQueueSize=1,
-        )
-        super().__init__(Node(node_id), [], conf, nodeClass=Node, transport=transport)
-        for message in ("status", "add", "remove", "set_version", "transfer"):
-            transport.setOnUtilityMessageCallback(message, None)
-        self._poller = _NoPoller()
-        self._take_stored()
 
     def _take_stored(self) -> None:
         """Start from what journal and machine hold, instead of what the library's constructor assumed."""

@@ -5,9 +5,7 @@ change the core at once and ask for a *step* (`SafeSyncObj.tick`, see `stepping`
 """
 
 import asyncio
-import fcntl
 import logging
-import os
 import random
 import secrets
 import time
@@ -28,7 +26,7 @@ from kvorum_raft.comparing import Comparing
 from kvorum_raft.config import RaftConfig
 from kvorum_raft.copier import PipeCopier, no_latency
 from kvorum_raft.entry_clock import EntryClock
-from kvorum_raft.errors import ConfigurationError, Diverged, NotLeader, ProtocolError, RaftError, RaftFault, Refused
+from kvorum_raft.errors import Diverged, NotLeader, ProtocolError, RaftError, RaftFault, Refused
 from kvorum_raft.faults import (
     REBUILD_MARKER,
     REFUSED_MARKER,
@@ -39,6 +37,7 @@ from kvorum_raft.faults import (
     remove_marker,
     write_marker,
 )
+from kvorum_raft.folder_lock import FolderLock
 from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.guard import Guard, GuardedBackground
 from kvorum_raft.isolation import Isolation
@@ -123,7 +122,7 @@ class RaftNode:
         self._role_seen: tuple[bool, str | None, Member | None] = (False, None, None)
         self._isolation = Isolation(config.node_id)
         self._waiters = StateWaiters(config.limits.reads)
-        self._lock_fd: int | None = None
+        self._lock = FolderLock(self._folder)
         self._store: LogStore | None = None
         self._running = False
         self._failed = False
@@ -159,22 +158,40 @@ class RaftNode:
         self._store.put_now({ids.IDENTITY_KEY: self._admissions.identity.encode()})
 
     def _open(self) -> None:
+        """From the folder up; nothing is sent yet."""
         config, loop = self._config, self._loop
-        self._lock_folder()
+        self._lock.take()
         check_refused(self._folder)
         store = self._store = self._open_log(self._folder / "log", map_size=config.map_size)
         identity = ids.started(store.get(ids.IDENTITY_KEY), config.node_id, self._random_bytes)
         stored = store.verify(cache=config.limits.log_cache)
         formation = store.get(ids.FORMATION_KEY)
-        empty = formation is None and not stored.configurations
         admissions = [ids.decode_admission(record) for record in store.records(ids.ADMISSION_PREFIX) if record]
         self._disk = self._make_disk(store, self._report)
         self._journal = RaftJournal(self._disk, stored, cache=config.limits.log_cache, clock=loop.time)
         self._transport = PeerTransport(config, self, self._rng)
         background = GuardedBackground(self._make_background(loop), self._guard, self._ask_step)
         checkpoints = self._open_checkpoints(background.stopping)
-        checkpoints.copier.watch(getattr(self._disk, "latency", no_latency))
-        self._core = SafeSyncObj(
+        empty = formation is None and not stored.configurations
+        self._core = self._make_core(identity.incarnation, joining=config.join and empty)
+        self._snapshots = self._core.snapshots = self._make_snapshots(checkpoints, background)
+        quiet = QuietLog(_log, loop.time)
+        self._admissions = Admissions(config, identity, admissions, self._journal, self._core, quiet, self._broadcast)
+        self._stepper = Stepper(loop, self._tick, self._core.next_wakeup)
+        self._comparing = Comparing(self._core, self._machine, self._transport.send, every=config.limits.hash_every)
+        self._membership = Membership(self._core, self._transport.meet, self._ask_step)
+        self._reads = self._make_reads()
+        self._parts = self._make_parts()
+        self._writer_ended = asyncio.Event()
+        self._disk.start()
+        if self._journal.configurations and formation is None:
+            formation = self._journal.configurations[-1].payload
+        if formation is not None:
+            self._core.form(cf.decode(formation))
+
+    def _make_core(self, incarnation: bytes, *, joining: bool) -> SafeSyncObj:
+        config, loop = self._config, self._loop
+        return SafeSyncObj(
             config.node_id,
             self._journal,
             self._transport,
@@ -187,34 +204,36 @@ class RaftNode:
             rng=self._rng,
             new_id=lambda: self._random_bytes(cf.ID_SIZE),
             first_payload=self._first_payload,
-            joining=config.join and empty,
-            incarnation=identity.incarnation,
+            joining=joining,
+            incarnation=incarnation,
         )
-        self._snapshots = self._core.snapshots = Snapshotting(
+
+    def _make_snapshots(self, checkpoints: Checkpoints, background: Background) -> Snapshotting:
+        checkpoints.copier.watch(getattr(self._disk, "latency", no_latency))
+        return Snapshotting(
             self._core,
             self._journal,
             self._machine,
             checkpoints,
             background,
-            clock=loop.time,
+            clock=self._loop.time,
             send=self._transport.send,
             installed=self._installed,
             fault=self._fault,
-            minimum=config.limits.checkpoint_log,
+            minimum=self._config.limits.checkpoint_log,
         )
-        self._stepper = Stepper(loop, self._tick, self._core.next_wakeup)
-        self._comparing = Comparing(self._core, self._machine, self._transport.send, every=config.limits.hash_every)
-        self._membership = Membership(self._core, self._transport.meet, self._ask_step)
-        self._reads = FollowerReads(
+
+    def _make_reads(self) -> FollowerReads:
+        return FollowerReads(
             self._core.ask_leader,
-            loop.time,
-            limit=config.limits.reads,
-            timeout=config.timing.election_max,
+            self._loop.time,
+            limit=self._config.limits.reads,
+            timeout=self._config.timing.election_max,
             first_id=1 + int.from_bytes(self._random_bytes(7), "big"),
         )
-        quiet = QuietLog(_log, loop.time)
-        self._admissions = Admissions(config, identity, admissions, self._journal, self._core, quiet, self._broadcast)
-        self._parts = report.Parts(
+
+    def _make_parts(self) -> report.Parts:
+        return report.Parts(
             self._core,
             self._journal,
             self._disk,
@@ -225,15 +244,9 @@ class RaftNode:
             self._reads,
             self._waiters,
             self._stepper,
-            {member.node_id: member for member in config.members},
-            loop.time,
+            {member.node_id: member for member in self._config.members},
+            self._loop.time,
         )
-        self._writer_ended = asyncio.Event()
-        self._disk.start()
-        if formation is not None or self._journal.configurations:
-            self._core.form(
-                cf.decode(formation) if formation is not None else cf.decode(self._journal.configurations[-1].payload)
-            )
 
     def _open_checkpoints(self, stopping: Callable[[], bool]) -> Checkpoints:
         """And with them, if it must be, the state."""
@@ -249,19 +262,6 @@ class RaftNode:
         except OSError as error:
             raise RaftFault(f"the checkpoints in {checkpoints.folder} cannot be used: {error}") from error
         return checkpoints
-
-    def _lock_folder(self) -> None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"cannot use the folder {self._folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            raise ConfigurationError(f"the folder {self._folder} is in use by another process") from error
-        self._lock_fd = fd
 
     async def stop(self) -> None:
         """Complete everything that waits, write what is queued, close. May be called more than once."""
@@ -294,9 +294,7 @@ class RaftNode:
             self._disk.join()
         if store is not None:
             store.close()
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        self._lock.release()
 
     def _fault(self, error: Exception) -> None:
         """An invariant is broken: stop at once, then tell the owner."""

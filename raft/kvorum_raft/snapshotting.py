@@ -71,7 +71,7 @@ def restore(machine: StateMachine, checkpoints: Checkpoints, journal: RaftJourna
 
 
 class Snapshotting:
-    """Implements `core_state.Snapshots`. `installed` is told the index of a snapshot that has become the state."""
+    """Implements `core_partners.Snapshots`. `installed` is told the index of a snapshot that has become the state."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Snapshotting:
             self._receiver.release()
             self._core.decline_snapshot(node, manifest.file_hash)
 
-    # ------------------------------------------------------------------ core_state.Snapshots
+    # ------------------------------------------------------------------ core_partners.Snapshots
 
     def needed_by(self, node: Node) -> None:
         if self._checkpoints.newest is None:
