@@ -206,9 +206,10 @@ async def test_a_given_up_write_that_arrives_later_is_abandoned_by_the_state_mac
             return True
         return False
 
+    await backend.write(put(b"first"), timeout=5)  # so that the next one is sent at once
     nodes[0].hook = swallow
     with pytest.raises(errors.OutcomeUnknown):
-        await backend.write(put(b"late"), timeout=0.1)
+        await backend.write(put(b"late"), timeout=0.5)
     await backend.write(put(b"next"), timeout=5)
     result = state.apply(held[0]).results[0]
     assert result.outcome == pb.OUTCOME_ABANDONED
