@@ -206,7 +206,8 @@ class Judge:
 
     def fault(self, process: "Process", error: Exception) -> None:
         self.note(process.name, f"stops: {error}")
-        if process.name in self.forgiven:
+        # Whoever starts it meanwhile, as long as its disk is full it ends again.
+        if process.name in self.forgiven or process.machine.platter.full:
             self.forgiven.discard(process.name)
             self.counters["faults made"] += 1
         else:
