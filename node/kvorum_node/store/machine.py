@@ -7,6 +7,7 @@ leaves nothing. Applying is a generator that yields between slices of bounded wo
 after the transaction was committed.
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from .results import ApplyResult, LeaseInfo
 from .rows import Rows
 from .sessions import Sessions
 
+_log = logging.getLogger(__name__)
 _DONE: Final = int(pb.OUTCOME_DONE)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
@@ -167,9 +169,12 @@ class Store:
             yield from scrubbing.scrub(txn, rows)
 
     def proved_good(self) -> None:
-        """To be called once a run has gone well for a while (a minute): until then, an unclean end counts against the
-        state, which is no longer trusted after three in a row. OSError."""
-        self._environment.proved_good()
+        """To be called once a run has gone well for a few seconds: until then, an unclean end counts against the state,
+        which is no longer trusted after ten in a row."""
+        try:
+            self._environment.proved_good()
+        except OSError as error:  # a full disk, say: the count stays, which costs a rebuild at worst
+            _log.warning("cannot note that this start went well: %s", error)
 
     @property
     def _environment(self) -> Environment:

@@ -1,5 +1,6 @@
 """Each row's checksum, on each way to read it; the scrub; what damage leaves behind."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -331,6 +332,21 @@ def test_a_run_that_proved_itself_forgives_those_before_it(tmp_path: Path, endin
     for _ in range(3):
         assert [start(path) for _ in range(2)] == [True] * 2
         assert start(path, **ending)
+
+
+def test_a_full_disk_does_not_keep_a_run_from_going_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state"
+    start(path)
+    store = reopened(path)
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment.Environment, "proved_good", full)
+        store.proved_good()
+    store.proved_good()
+    store.close(clean=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"count": "x"}', b'{"count": 99}'])
