@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from kvorum_raft.seams import FileSystem
+
 from .timers import Handle, Timers
 
 logger = logging.getLogger("kvorum.node")
@@ -55,17 +57,6 @@ class MapSpace(Protocol):
     def map_bytes(self) -> int: ...
     @property
     def low(self) -> bool: ...
-
-
-class FileSystem(Protocol):
-    """What `os.statvfs` tells, of which this is read."""
-
-    @property
-    def f_bavail(self) -> int: ...
-    @property
-    def f_blocks(self) -> int: ...
-    @property
-    def f_frsize(self) -> int: ...
 
 
 class SpaceWatch:

@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from kvorum_raft.background import Stopping
 from kvorum_raft.base import Base as Base
@@ -29,7 +29,7 @@ from kvorum_raft.copier import hash_of, hash_on_disk, write_all
 from kvorum_raft.direct import shorten
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.manifest import Manifest as Manifest
-from kvorum_raft.seams import StateFacts, StateImage
+from kvorum_raft.seams import FileSystem, StateFacts, StateImage
 
 STATE: Final = "state"
 MANIFEST: Final = "MANIFEST"
@@ -51,17 +51,6 @@ def sync_path(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-class FileSystem(Protocol):
-    """What `os.statvfs` tells, of which this is read."""
-
-    @property
-    def f_bavail(self) -> int: ...
-    @property
-    def f_blocks(self) -> int: ...
-    @property
-    def f_frsize(self) -> int: ...
 
 
 class Checkpoints:

@@ -101,6 +101,17 @@ class StateMachine(Protocol):
         ...
 
 
+class FileSystem(Protocol):
+    """What `os.statvfs` tells, of which this is read."""
+
+    @property
+    def f_bavail(self) -> int: ...
+    @property
+    def f_blocks(self) -> int: ...
+    @property
+    def f_frsize(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A node of the cluster, as its configuration names it."""
