@@ -104,7 +104,7 @@ class ListReader:
         self._max_age = max_age
         self._jobs: queue.SimpleQueue[ListJob | None] = queue.SimpleQueue()
         self._waiting: deque[ListJob] = deque()
-        self._open: set[ListJob] = set()
+        self._open: dict[ListJob, None] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: Alarm | None = None
@@ -167,7 +167,7 @@ class ListReader:
     def _begin(self, job: ListJob) -> None:
         assert self._loop is not None and self._alarm is not None
         job.opened_at = self._loop.time()
-        self._open.add(job)
+        self._open[job] = None
         self._alarm.set_no_later(self._max_age)
         self._jobs.put(job)
 
@@ -194,7 +194,7 @@ class ListReader:
         self._slices += 1
         job.idle = part.more
         if not part.more:
-            self._open.discard(job)
+            self._open.pop(job, None)
             self._served += 1
             self._too_old += job.too_old
             while self._waiting and len(self._open) < MAX_OPEN:

@@ -68,8 +68,9 @@ class ChangeHub:
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store = store
         self._timers = timers
-        self._by_key: dict[bytes, set[Watch]] = {}
-        self._watches: set[Watch] = set()
+        # Dicts without values, where sets would do: watchers are told in the order in which they came.
+        self._by_key: dict[bytes, dict[Watch, None]] = {}
+        self._watches: dict[Watch, None] = {}
         self._cached_at = b""
         self._cache: dict[bytes, pb.KvEntry] = {}
         self._unsure: deque[Watch] = deque()
@@ -80,18 +81,18 @@ class ChangeHub:
     def add(self, keys: Sequence[bytes], notify: Callable[[Watch], None]) -> Watch:
         """Watch keys (duplicates allowed). Nothing comes before `Watch.begin`."""
         watch = Watch(keys, notify)
-        self._watches.add(watch)
+        self._watches[watch] = None
         for key in watch.keys:
-            self._by_key.setdefault(key, set()).add(watch)
+            self._by_key.setdefault(key, {})[watch] = None
         return watch
 
     def remove(self, watch: Watch) -> None:
         """Idempotent."""
-        self._watches.discard(watch)
+        self._watches.pop(watch, None)
         for key in watch.keys:
             watchers = self._by_key.get(key)
             if watchers is not None:
-                watchers.discard(watch)
+                watchers.pop(watch, None)
                 if not watchers:
                     del self._by_key[key]
 

@@ -71,10 +71,10 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         self._rng = rng
         self._filed = {member.node_id: member.peer_address for member in config.peers}
         self._peers: dict[str, Peer] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
-        self._strangers: set[Inbound] = set()
-        self._meetings: set[Meeting] = set()
+        self._strangers: dict[Inbound, None] = {}
+        self._meetings: dict[Meeting, None] = {}
         self._quiet: QuietLog | None = None
         self._serving = False
         self._closed = False
@@ -178,7 +178,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         host, port = split_address(member.peer_address)
         where = f"node {member.node_id} at {member.peer_address}"
         meeting = Meeting(self, member.node_id)
-        self._meetings.add(meeting)
+        self._meetings[meeting] = None
         try:
             async with asyncio.timeout(self.handshake_timeout):
                 await asyncio.get_running_loop().create_connection(
@@ -191,7 +191,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise ConfigurationError(f"cannot reach {where}: {why}") from error
         finally:
-            self._meetings.discard(meeting)
+            self._meetings.pop(meeting, None)
             meeting.abort()
             if meeting.answer.done() and not meeting.answer.cancelled():
                 meeting.answer.exception()  # seen
@@ -222,8 +222,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         if peer.task is not None:
             if outbound is None:
                 peer.task.cancel()
-            self._leaving.add(peer.task)
-            peer.task.add_done_callback(self._leaving.discard)
+            self._leaving[peer.task] = None
+            peer.task.add_done_callback(lambda task: self._leaving.pop(task, None))
 
     async def _dial(self, peer: Peer) -> None:
         timing, delay, attempt = self._config.timing, self._config.timing.reconnect_min, 0
@@ -375,13 +375,13 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
     def inbound_made(self, connection: Inbound) -> bool:
         if self._closed or not self._serving or len(self._strangers) >= self._config.limits.handshakes:
             return False
-        self._strangers.add(connection)
+        self._strangers[connection] = None
         return True
 
     def inbound_open(self, connection: Inbound) -> None:
         hello = connection.hello
         assert hello is not None
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         if self._closed:
             connection.abort()
             return
@@ -411,7 +411,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
             peer.incarnation = hello.incarnation
 
     def inbound_lost(self, connection: Inbound) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         peer = self._peers.get(connection.hello.node_id) if connection.hello is not None else None
         if peer is not None and peer.inbound is connection:
             peer.inbound = None

@@ -114,7 +114,7 @@ class ClusterBackend:
             _mark_retrieved(promise)
             raise
         finally:
-            bucket.discard(pending)
+            bucket.pop(pending, None)
             self._writes.forget(pending)
 
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
@@ -132,7 +132,7 @@ class ClusterBackend:
             _mark_retrieved(promise)
             raise
         finally:
-            bucket.discard(pending)
+            bucket.pop(pending, None)
             self._reads.forget(pending)
 
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:

@@ -2,7 +2,8 @@
 
 A timer for each call (`wait_for`, `call_later`) costs several microseconds and leaves a cancelled entry in the loop's
 heap until it would have fired; one heap of our own has the second fault too. So calls are gathered in buckets of 10
-ms, each a set: putting in and taking out is one set operation, and what has ended is really gone. A heap holds only
+ms, each a dict without values: putting in and taking out is one operation, what has ended is really gone, and those of
+one bucket expire in the order in which they came. A heap holds only
 the buckets' numbers, and one timer waits for the first bucket that is not empty, so that a busy client with timeouts
 of 10 s wakes up for nothing only a few times a second.
 """
@@ -24,21 +25,21 @@ class Deadlines(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._expire = expire
-        self._buckets: dict[int, set[T]] = {}
+        self._buckets: dict[int, dict[T, None]] = {}
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0
 
-    def add(self, deadline: float, item: T) -> set[T]:
-        """Put an item in; the returned bucket's `discard(item)` takes it out again."""
+    def add(self, deadline: float, item: T) -> dict[T, None]:
+        """Put an item in; the returned bucket's `pop(item, None)` takes it out again."""
         number = int(deadline / WIDTH) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
-            bucket = self._buckets[number] = set()
+            bucket = self._buckets[number] = {}
             heapq.heappush(self._order, number)
             if self._timer is None or number < self._timer_for:
                 self._set_timer(number)
-        bucket.add(item)
+        bucket[item] = None
         return bucket
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class ApiServer:
         self._service = service
         self._node_id = node_id
         self._listen = listen
-        self._streams: set[Stream] = set()
+        self._streams: dict[Stream, None] = {}
         self._unary = Unary(service)
         self._health = health.aio.HealthServicer()
         self._health_task: asyncio.Task[None] | None = None
@@ -118,11 +118,11 @@ class ApiServer:
 
     async def _stream(self, _: Any, context: Any) -> None:
         stream = Stream(self._service, self._node_id, context)
-        self._streams.add(stream)
+        self._streams[stream] = None
         try:
             await stream.run()
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
 
     def _is_ready(self) -> bool:
         return bool(self._service.leader.node_id) and not self._service.unreadable()

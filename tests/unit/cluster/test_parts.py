@@ -32,11 +32,30 @@ async def test_items_expire_in_time_never_early_and_not_at_all_when_taken_out() 
     due = {"late": now + 0.15, "soon": now + 0.03, "past": now - 1}
     for item, deadline in due.items():
         deadlines.add(deadline, item)
-    deadlines.add(now + 0.05, "taken out").discard("taken out")
+    deadlines.add(now + 0.05, "taken out").pop("taken out", None)
     await asyncio.wait_for(all_there.wait(), 5)
     assert list(expired) == ["past", "soon", "late"]
     for item, at in expired.items():
         assert at >= due[item]
+
+
+async def test_items_of_one_moment_expire_in_the_order_in_which_they_came() -> None:
+    loop = asyncio.get_running_loop()
+    expired: list[object] = []
+    all_there = asyncio.Event()
+
+    def expire(item: object) -> None:
+        expired.append(item)
+        if len(expired) == 50:
+            all_there.set()
+
+    deadlines: Deadlines[object] = Deadlines(loop, expire)
+    items = [object() for _ in range(50)]  # a set orders them by their addresses
+    due = loop.time() + 0.02
+    for item in reversed(items):
+        deadlines.add(due, item)
+    await asyncio.wait_for(all_there.wait(), 5)
+    assert expired == items[::-1]
 
 
 async def test_an_item_may_be_added_while_others_expire_and_close_forgets_all() -> None:
