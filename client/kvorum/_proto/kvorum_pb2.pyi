@@ -30,6 +30,8 @@ class MutationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MUTATION_TYPE_MIN: _ClassVar[MutationType]
     MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY: _ClassVar[MutationType]
     MUTATION_TYPE_ADD: _ClassVar[MutationType]
+    MUTATION_TYPE_TOUCH: _ClassVar[MutationType]
+    MUTATION_TYPE_DELETE_RANGE: _ClassVar[MutationType]
 
 class SettleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -72,6 +74,13 @@ class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READ_STATUS_INVALID: _ClassVar[ReadStatus]
     READ_STATUS_OVERLOADED: _ClassVar[ReadStatus]
     READ_STATUS_TOO_OLD: _ClassVar[ReadStatus]
+
+class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_KIND_UNSPECIFIED: _ClassVar[ChangeKind]
+    CHANGE_KIND_SET: _ClassVar[ChangeKind]
+    CHANGE_KIND_DELETE: _ClassVar[ChangeKind]
+    CHANGE_KIND_EXPIRE: _ClassVar[ChangeKind]
 VALUE_ENCODING_UNSPECIFIED: ValueEncoding
 VALUE_ENCODING_V8: ValueEncoding
 VALUE_ENCODING_LE64: ValueEncoding
@@ -87,6 +96,8 @@ MUTATION_TYPE_MAX: MutationType
 MUTATION_TYPE_MIN: MutationType
 MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY: MutationType
 MUTATION_TYPE_ADD: MutationType
+MUTATION_TYPE_TOUCH: MutationType
+MUTATION_TYPE_DELETE_RANGE: MutationType
 SETTLE_KIND_UNSPECIFIED: SettleKind
 SETTLE_KIND_ACK: SettleKind
 SETTLE_KIND_RETRY: SettleKind
@@ -117,18 +128,24 @@ READ_STATUS_NO_LEADER: ReadStatus
 READ_STATUS_INVALID: ReadStatus
 READ_STATUS_OVERLOADED: ReadStatus
 READ_STATUS_TOO_OLD: ReadStatus
+CHANGE_KIND_UNSPECIFIED: ChangeKind
+CHANGE_KIND_SET: ChangeKind
+CHANGE_KIND_DELETE: ChangeKind
+CHANGE_KIND_EXPIRE: ChangeKind
 
 class KvEntry(_message.Message):
-    __slots__ = ("key", "value", "encoding", "versionstamp")
+    __slots__ = ("key", "value", "encoding", "versionstamp", "expire_at_ms")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     value: bytes
     encoding: ValueEncoding
     versionstamp: bytes
-    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., versionstamp: _Optional[bytes] = ...) -> None: ...
+    expire_at_ms: int
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., versionstamp: _Optional[bytes] = ..., expire_at_ms: _Optional[int] = ...) -> None: ...
 
 class Check(_message.Message):
     __slots__ = ("key", "versionstamp", "kind")
@@ -141,7 +158,7 @@ class Check(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., versionstamp: _Optional[bytes] = ..., kind: _Optional[_Union[CheckKind, str]] = ...) -> None: ...
 
 class Mutation(_message.Message):
-    __slots__ = ("key", "type", "value", "encoding", "expire_in_ms", "sum_min", "sum_max", "sum_clamp")
+    __slots__ = ("key", "type", "value", "encoding", "expire_in_ms", "sum_min", "sum_max", "sum_clamp", "end")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +167,7 @@ class Mutation(_message.Message):
     SUM_MIN_FIELD_NUMBER: _ClassVar[int]
     SUM_MAX_FIELD_NUMBER: _ClassVar[int]
     SUM_CLAMP_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     type: MutationType
     value: bytes
@@ -158,7 +176,8 @@ class Mutation(_message.Message):
     sum_min: bytes
     sum_max: bytes
     sum_clamp: bool
-    def __init__(self, key: _Optional[bytes] = ..., type: _Optional[_Union[MutationType, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., expire_in_ms: _Optional[int] = ..., sum_min: _Optional[bytes] = ..., sum_max: _Optional[bytes] = ..., sum_clamp: _Optional[bool] = ...) -> None: ...
+    end: bytes
+    def __init__(self, key: _Optional[bytes] = ..., type: _Optional[_Union[MutationType, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., expire_in_ms: _Optional[int] = ..., sum_min: _Optional[bytes] = ..., sum_max: _Optional[bytes] = ..., sum_clamp: _Optional[bool] = ..., end: _Optional[bytes] = ...) -> None: ...
 
 class Backoff(_message.Message):
     __slots__ = ("delays_ms",)
@@ -357,42 +376,56 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class ReadRange(_message.Message):
-    __slots__ = ("start", "end", "limit", "reverse")
+    __slots__ = ("start", "end", "limit", "reverse", "keys_only", "count_only")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_ONLY_FIELD_NUMBER: _ClassVar[int]
     start: bytes
     end: bytes
     limit: int
     reverse: bool
-    def __init__(self, start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., limit: _Optional[int] = ..., reverse: _Optional[bool] = ...) -> None: ...
+    keys_only: bool
+    count_only: bool
+    def __init__(self, start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., limit: _Optional[int] = ..., reverse: _Optional[bool] = ..., keys_only: _Optional[bool] = ..., count_only: _Optional[bool] = ...) -> None: ...
 
 class Read(_message.Message):
-    __slots__ = ("id", "keys", "ranges", "consistency", "max_age_ms", "min_versionstamp")
+    __slots__ = ("id", "keys", "ranges", "consistency", "max_age_ms", "min_versionstamp", "with_expiry")
     ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
+    WITH_EXPIRY_FIELD_NUMBER: _ClassVar[int]
     id: int
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     ranges: _containers.RepeatedCompositeFieldContainer[ReadRange]
     consistency: Consistency
     max_age_ms: int
     min_versionstamp: bytes
-    def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., ranges: _Optional[_Iterable[_Union[ReadRange, _Mapping]]] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., max_age_ms: _Optional[int] = ..., min_versionstamp: _Optional[bytes] = ...) -> None: ...
+    with_expiry: bool
+    def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., ranges: _Optional[_Iterable[_Union[ReadRange, _Mapping]]] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., max_age_ms: _Optional[int] = ..., min_versionstamp: _Optional[bytes] = ..., with_expiry: _Optional[bool] = ...) -> None: ...
 
 class StartWatch(_message.Message):
-    __slots__ = ("id", "keys", "min_versionstamp")
+    __slots__ = ("id", "keys", "min_versionstamp", "start", "end", "since", "keys_only")
     ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_ONLY_FIELD_NUMBER: _ClassVar[int]
     id: int
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     min_versionstamp: bytes
-    def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., min_versionstamp: _Optional[bytes] = ...) -> None: ...
+    start: bytes
+    end: bytes
+    since: bytes
+    keys_only: bool
+    def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., min_versionstamp: _Optional[bytes] = ..., start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., since: _Optional[bytes] = ..., keys_only: _Optional[bool] = ...) -> None: ...
 
 class StartConsumer(_message.Message):
     __slots__ = ("id", "queue", "credits", "concurrency", "held")
@@ -481,13 +514,15 @@ class Leader(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class RangeResult(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "count")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[KvEntry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ...) -> None: ...
+    count: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ReadResult(_message.Message):
-    __slots__ = ("id", "status", "entries", "ranges", "read_versionstamp", "message", "more")
+    __slots__ = ("id", "status", "entries", "ranges", "read_versionstamp", "message", "more", "time_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -495,6 +530,7 @@ class ReadResult(_message.Message):
     READ_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: ReadStatus
     entries: _containers.RepeatedCompositeFieldContainer[KvEntry]
@@ -502,21 +538,36 @@ class ReadResult(_message.Message):
     read_versionstamp: bytes
     message: str
     more: bool
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeResult, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., message: _Optional[str] = ..., more: _Optional[bool] = ...) -> None: ...
+    time_ms: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeResult, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., message: _Optional[str] = ..., more: _Optional[bool] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("kind", "entry")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    kind: ChangeKind
+    entry: KvEntry
+    def __init__(self, kind: _Optional[_Union[ChangeKind, str]] = ..., entry: _Optional[_Union[KvEntry, _Mapping]] = ...) -> None: ...
 
 class WatchEvent(_message.Message):
-    __slots__ = ("id", "entries", "read_versionstamp", "error", "retryable")
+    __slots__ = ("id", "entries", "read_versionstamp", "error", "retryable", "changes", "through", "oldest")
     ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     READ_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     id: int
     entries: _containers.RepeatedCompositeFieldContainer[KvEntry]
     read_versionstamp: bytes
     error: str
     retryable: bool
-    def __init__(self, id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., error: _Optional[str] = ..., retryable: _Optional[bool] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    through: bytes
+    oldest: bytes
+    def __init__(self, id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., error: _Optional[str] = ..., retryable: _Optional[bool] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., through: _Optional[bytes] = ..., oldest: _Optional[bytes] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
     __slots__ = ("session",)
