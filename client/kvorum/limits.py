@@ -31,7 +31,8 @@ MAX_WATCHED_KEYS: Final = 10
 MAX_BIGINT_BYTES: Final = 255
 """Magnitude of an integer key part."""
 
-MAX_EXPIRE_IN: Final = 100 * 365 * 86_400_000
+MAX_EXPIRE_IN: Final = 1_000_000_000_000_000
+"""Some 31,000 years, which Deno takes too: programs say "never" by a large number."""
 MAX_ENQUEUE_DELAY: Final = 366 * 86_400_000
 """A year; Deno allows 30 days."""
 MAX_BACKOFF_STEPS: Final = 64
