@@ -84,6 +84,8 @@ MAX_FRAME_OPERATIONS: Final = 1_000
 """Writes and reads in one stream frame."""
 SWEEP_LIMIT: Final = 1_000
 """Keys that one sweep deletes at most."""
+MAX_DELETED_RANGE_KEYS: Final = 1_000
+"""Keys that all ranges deleted in one atomic write may hold together."""
 
 # ---- Calls
 

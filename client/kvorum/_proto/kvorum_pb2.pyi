@@ -158,7 +158,7 @@ class Check(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., versionstamp: _Optional[bytes] = ..., kind: _Optional[_Union[CheckKind, str]] = ...) -> None: ...
 
 class Mutation(_message.Message):
-    __slots__ = ("key", "type", "value", "encoding", "expire_in_ms", "sum_min", "sum_max", "sum_clamp", "end")
+    __slots__ = ("key", "type", "value", "encoding", "expire_in_ms", "sum_min", "sum_max", "sum_clamp", "end", "limit")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class Mutation(_message.Message):
     SUM_MAX_FIELD_NUMBER: _ClassVar[int]
     SUM_CLAMP_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     type: MutationType
     value: bytes
@@ -177,7 +178,8 @@ class Mutation(_message.Message):
     sum_max: bytes
     sum_clamp: bool
     end: bytes
-    def __init__(self, key: _Optional[bytes] = ..., type: _Optional[_Union[MutationType, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., expire_in_ms: _Optional[int] = ..., sum_min: _Optional[bytes] = ..., sum_max: _Optional[bytes] = ..., sum_clamp: _Optional[bool] = ..., end: _Optional[bytes] = ...) -> None: ...
+    limit: int
+    def __init__(self, key: _Optional[bytes] = ..., type: _Optional[_Union[MutationType, str]] = ..., value: _Optional[bytes] = ..., encoding: _Optional[_Union[ValueEncoding, str]] = ..., expire_in_ms: _Optional[int] = ..., sum_min: _Optional[bytes] = ..., sum_max: _Optional[bytes] = ..., sum_clamp: _Optional[bool] = ..., end: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class Backoff(_message.Message):
     __slots__ = ("delays_ms",)
@@ -244,7 +246,7 @@ class WriteGroup(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., ack_below: _Optional[int] = ..., writes: _Optional[_Iterable[_Union[Write, _Mapping]]] = ...) -> None: ...
 
 class WriteResult(_message.Message):
-    __slots__ = ("seq", "outcome", "number", "failed_checks", "message", "digest", "stamp_prefix")
+    __slots__ = ("seq", "outcome", "number", "failed_checks", "message", "digest", "stamp_prefix", "deleted")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +254,7 @@ class WriteResult(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STAMP_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     outcome: Outcome
     number: int
@@ -259,7 +262,8 @@ class WriteResult(_message.Message):
     message: str
     digest: int
     stamp_prefix: bytes
-    def __init__(self, seq: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., number: _Optional[int] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., digest: _Optional[int] = ..., stamp_prefix: _Optional[bytes] = ...) -> None: ...
+    deleted: int
+    def __init__(self, seq: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., number: _Optional[int] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., digest: _Optional[int] = ..., stamp_prefix: _Optional[bytes] = ..., deleted: _Optional[int] = ...) -> None: ...
 
 class ResultGroup(_message.Message):
     __slots__ = ("session", "stamp_prefix", "results")
@@ -624,16 +628,18 @@ class WriteRequest(_message.Message):
     def __init__(self, write: _Optional[_Union[AtomicWrite, _Mapping]] = ...) -> None: ...
 
 class WriteResponse(_message.Message):
-    __slots__ = ("outcome", "versionstamp", "failed_checks", "message")
+    __slots__ = ("outcome", "versionstamp", "failed_checks", "message", "deleted")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
     FAILED_CHECKS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     versionstamp: bytes
     failed_checks: _containers.RepeatedScalarFieldContainer[int]
     message: str
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versionstamp: _Optional[bytes] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ...) -> None: ...
+    deleted: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versionstamp: _Optional[bytes] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., deleted: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

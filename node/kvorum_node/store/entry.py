@@ -18,7 +18,7 @@ class Entry:
     yields when it is told to, so that the loop on which the store runs stays responsive.
     """
 
-    __slots__ = ("budget", "env", "leases", "number", "prefix", "result", "rows", "skipped", "slice", "time_ms")
+    __slots__ = ("budget", "data_version", "env", "leases", "number", "prefix", "result", "rows", "skipped", "slice", "time_ms")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class Entry:
         self.time_ms = time_ms
         self.prefix = prefix
         """The first 8 bytes of this entry's versionstamps and lease ids: index + stamp base."""
+        self.data_version = 1
+        """Apply semantics that its proposer relied on: what is newer does not exist for this entry."""
         self.number = 0
         """Number of the next commit."""
         self.leases = 0

@@ -365,6 +365,7 @@ class Store:
                 f"entry {index} needs data version {batch.data_version}; this version of kvorum knows {DATA_VERSION}:"
                 " upgrade this node"
             )
+        entry.data_version = batch.data_version
         outputs = entry.result.outputs
         for command in batch.commands:
             kind = command.WhichOneof("command")
