@@ -104,7 +104,7 @@ class Arena(DevCluster):
     def _config_text(self, number: int) -> str:
         client, peer = self._addresses[number]
         lines = [f'node_id = "n{number + 1}"', f'data_dir = "{self.data_dir(number).relative_to(self.base_dir)}"']
-        lines += [f'client_listen = "{client}"', f'peer_listen = "{peer}"']
+        lines += [f'client_listen = "{client}"', f'peer_listen = "{peer}"', 'http_listen = "off"']
         lines += [f"{key} = {value!r}".replace("'", '"') for key, value in self._text.items()]
         if number in self._joining:
             lines += ["join = true"]

@@ -15,8 +15,10 @@ from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_m
 
 from . import quarantine
 from .api.server import ApiServer
-from .config import NodeConfig
+from .config import NodeConfig, listen_parts
+from .front import Front
 from .handover import HandOver
+from .http.port import HttpPort
 from .replica_store import ReplicaStore
 from .scrub import Scrubber
 from .service import NodeService, ServiceSettings
@@ -44,6 +46,7 @@ class Replica:
         self._config = config
         self._crashed = crashed
         self._stack = contextlib.AsyncExitStack()
+        self._http: HttpPort | None = None
 
     async def __aenter__(self) -> "Replica":
         async with self._stack:
@@ -59,6 +62,8 @@ class Replica:
     async def retire(self) -> None:
         """Let another node lead, then answer what is under way. The process ends next."""
         await self._hand_over.now()
+        if self._http is not None:
+            await self._http.drain(DRAIN_PATIENCE)
         await self._service.drain(DRAIN_PATIENCE)
 
     async def _start(self) -> None:
@@ -115,11 +120,22 @@ class Replica:
         stack.push_async_callback(self._hand_over.stop)
         await api.start()
         stack.push_async_callback(api.stop)
+        if config.http_listen:
+            await self._start_http(service, timing.election_max)
         if config.scrub_interval_s:
             self._scrubber.start()
             stack.callback(self._scrubber.stop)
         proof = loop.call_later(PROVED_AFTER, store.proved_good)
         stack.callback(proof.cancel)
+
+    async def _start_http(self, service: NodeService, election_max: float) -> None:
+        config = self._config
+        own = [member.client_address for member in config.members if member.node_id == config.node_id]
+        front = Front(service, [listen_parts(address) for address in own])
+        http = self._http = HttpPort(service, front, config, grace=election_max)
+        self._stack.push_async_callback(front.close)
+        await http.start()
+        self._stack.push_async_callback(http.stop)
 
     def _least(self, disk: int) -> int:
         """Bytes to be kept free: a reserve, and room for a checkpoint."""

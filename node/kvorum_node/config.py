@@ -8,7 +8,7 @@ time.
 import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class NodeConfig:
     data_dir: Path
     client_listen: str
     peer_listen: str
+    http_listen: str
+    """host:port; empty: no HTTP port."""
     members: tuple[Member, ...]
     join: bool
     election_timeout_min_ms: int
@@ -63,6 +65,10 @@ class NodeConfig:
     event_loop: str
     log_level: str
     log_format: str
+    kv_connect_token: str = field(repr=False)
+    """Empty: none is set."""
+    kv_connect_open: bool
+    kv_connect_relabel: str
 
 
 def _text(value: Any) -> str:
@@ -123,6 +129,18 @@ def _address(value: Any) -> str:
     return text
 
 
+def _address_or_off(value: Any) -> str:
+    return "off" if value == "off" else _address(value)
+
+
+def _token(value: Any) -> str:
+    """What fits into a header, and cannot be mistaken for its end."""
+    text = _text(value)
+    if len(text) > 1_024 or any(not "!" <= character <= "~" for character in text):
+        raise ValueError("must be at most 1024 ASCII characters without spaces")
+    return text
+
+
 def _members(value: Any) -> tuple[Member, ...]:
     """The file's `[[members]]`, or the text `id=peer/client,…`."""
     if isinstance(value, str):
@@ -160,6 +178,12 @@ SETTINGS: tuple[Setting, ...] = (
         "client_listen", _address, None, "host:port to serve clients on (default: its member entry's client address)"
     ),
     Setting("peer_listen", _address, None, "host:port to serve peers on (default: its member entry's peer address)"),
+    Setting(
+        "http_listen",
+        _address_or_off,
+        None,
+        "host:port for KV Connect (Deno, Node), health and metrics, or off (default: client_listen's port + 1)",
+    ),
     Setting("members", _members, (), "all nodes, this one included: id=peer/client,…  ([[members]] in the file)"),
     Setting(
         "join",
@@ -193,6 +217,27 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
     Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),
     Setting("log_format", _choice(*FORMATS), "text", "text (key=value) or json, one line an event"),
+    Setting(
+        "kv_connect_token",
+        _token,
+        None,
+        "access token for KV Connect, the same on all nodes (default: none; then any bearer token is taken, but from"
+        " this machine only)",
+    ),
+    Setting("kv_connect_token_file", _text, None, "file that holds it, in place of kv_connect_token"),
+    Setting(
+        "kv_connect_open",
+        _truth,
+        False,
+        "serve KV Connect to other machines without a token: whoever reaches the port may read and write everything",
+        switch=True,
+    ),
+    Setting(
+        "kv_connect_relabel",
+        _choice("auto", "always", "never"),
+        "auto",
+        "show values of Deno >= 2.8 (V8 version 16) as version 15: auto does so for clients that cannot read 16",
+    ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -232,6 +277,8 @@ def _from_file(file: Path) -> dict[str, Any]:
     if "data_dir" in values:
         # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
         values["data_dir"] = str(file.parent / values["data_dir"])
+    if "kv_connect_token_file" in values:
+        values["kv_connect_token_file"] = str(file.parent / values["kv_connect_token_file"])
     return values
 
 
@@ -277,6 +324,7 @@ def _checked(values: dict[str, Any]) -> NodeConfig:
     values["peer_listen"] = values["peer_listen"] or own[0].peer_address
     if _same_place(values["client_listen"]) == _same_place(values["peer_listen"]):
         raise ConfigurationError(f"client_listen and peer_listen are the same address: {values['client_listen']}")
+    _check_http(values)
     low, high, beat = values["election_timeout_min_ms"], values["election_timeout_max_ms"], values["heartbeat_ms"]
     if not beat * 3 < low < high:
         raise ConfigurationError(
@@ -284,6 +332,32 @@ def _checked(values: dict[str, Any]) -> NodeConfig:
             f" got {beat}, {low}, {high}"
         )
     return NodeConfig(**values)
+
+
+def _check_http(values: dict[str, Any]) -> None:
+    """The HTTP port, and its token."""
+    listen = values["http_listen"]
+    if listen is None:
+        host, _, port = values["client_listen"].rpartition(":")
+        listen = f"{host}:{int(port) + 1}"
+        if int(port) == 65_535:
+            raise ConfigurationError("http_listen is not set, and there is no port above client_listen's")
+    values["http_listen"] = "" if listen == "off" else listen
+    for name in ("client_listen", "peer_listen"):
+        if listen != "off" and _same_place(listen) == _same_place(values[name]):
+            raise ConfigurationError(f"http_listen and {name} are the same address: {listen}")
+    file, token = values.pop("kv_connect_token_file"), values["kv_connect_token"]
+    if file is not None and token is not None:
+        raise ConfigurationError("kv_connect_token and kv_connect_token_file are both set: use one of them")
+    if file is not None:
+        try:
+            token = _token(Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not a text"
+            raise ConfigurationError(f"cannot read kv_connect_token_file {file}: {reason}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"the token in kv_connect_token_file {file} {error}") from None
+    values["kv_connect_token"] = token or ""
 
 
 def _refuse_twins(members: Sequence[Member]) -> None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 FIRST_PORT = 7401
 PORTS_PER_NODE = 10
-"""With fixed ports: node 1 has 7401 and 7403, node 2 7411 and 7413, …"""
+"""With fixed ports: node 1 has 7401 to 7403 (clients, HTTP, peers), node 2 7411 to 7413, …"""
 PATIENCE = 20.0
 """Seconds that starting, electing and ending may take."""
 PAUSE = 0.02
@@ -59,7 +59,8 @@ class ClusterFailed(Exception):
 class DevCluster:
     """See the module. Node numbers count from 0.
 
-    `ports` are (client, peer) for each node; free ones are taken by default. `settings` are further keys of the
+    `ports` are (client, peer) for each node, and HTTP gets the port after the client's; free ones are taken by default.
+    `settings` are further keys of the
     nodes' configuration, e.g. `{"lease_ms": 1000}`. Both are used when the folder is new.
     """
 
@@ -93,6 +94,21 @@ class DevCluster:
         with self.config(number).open("rb") as source:
             table = tomllib.load(source)
         return str(table["client_listen"])
+
+    def http_address(self, number: int) -> str:
+        """host:port."""
+        with self.config(number).open("rb") as source:
+            table = tomllib.load(source)
+        return str(table["http_listen"])
+
+    def http_url(self, number: int) -> str:
+        """For `Deno.openKv` and other clients of KV Connect, which take any token; also of health and metrics."""
+        return f"http://{self.http_address(number)}"
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Those of all nodes, in order."""
+        return [self.http_address(number) for number in range(self.nodes)]
 
     @property
     def url(self) -> str:
@@ -128,18 +144,20 @@ class DevCluster:
         self.base_dir.mkdir(parents=True, exist_ok=True)
         if all(self.config(number).exists() for number in range(self.nodes)):
             return
-        ports = self._ports
-        if not ports:
-            free = free_ports(2 * self.nodes)
-            ports = list(zip(free[::2], free[1::2], strict=True))
+        if self._ports:
+            ports = [(client, client + 1, peer) for client, peer in self._ports]
+        else:
+            free = free_ports(3 * self.nodes)
+            ports = list(zip(free[::3], free[1::3], free[2::3], strict=True))
         members = "".join(
             f'\n[[members]]\nid = "n{number + 1}"\npeer = "{HOST}:{peer}"\nclient = "{HOST}:{client}"\n'
-            for number, (client, peer) in enumerate(ports)
+            for number, (client, _, peer) in enumerate(ports)
         )
         extra = "".join(f"{key} = {_toml(value)}\n" for key, value in self._settings.items())
-        for number, (client, peer) in enumerate(ports):
+        for number, (client, http, peer) in enumerate(ports):
             own = f'node_id = "n{number + 1}"\ndata_dir = "n{number + 1}"\n'
             own += f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n'
+            own += f'http_listen = "{HOST}:{http}"\n'
             self.config(number).write_text(own + extra + members)
 
     def start(self, number: int) -> None:
@@ -254,7 +272,10 @@ class DevCluster:
     def _check_ports(self, number: int) -> None:
         """Another program's node on this port would answer in place of ours."""
         config = tomllib.loads(self.config(number).read_text())
-        for address in (config["client_listen"], config["peer_listen"]):
+        for name in ("client_listen", "peer_listen", "http_listen"):
+            address = config.get(name, "off")
+            if address == "off":
+                continue
             host, _, port = address.rpartition(":")
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -400,6 +421,9 @@ def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
             f"""{kvorum} get '["hello"]'""",
         ):
             print(f"    {line}")
+        print("\nDeno, Node and other clients of KV Connect take any of these URLs, and any token:\n")
+        for number in range(cluster.nodes):
+            print(f"    {cluster.http_url(number)}")
         return 0
     if not cluster.config(0).exists():
         print(f"there is no cluster in {cluster.base_dir}; start one with: up", file=sys.stderr)

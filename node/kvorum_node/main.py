@@ -87,7 +87,10 @@ def _run(make: Callable[[], Coroutine[Any, Any, int]], event_loop: str) -> int:
 
 def check_ports(config: NodeConfig) -> None:
     """Find out before anything is started whether the ports can be had. Raises ConfigurationError, naming the port."""
-    for what, address in (("client", config.client_listen), ("peer", config.peer_listen)):
+    ports = [("client", config.client_listen), ("peer", config.peer_listen)]
+    if config.http_listen:
+        ports.append(("HTTP client", config.http_listen))
+    for what, address in ports:
         host, port = listen_parts(address)
         try:
             family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -130,7 +133,11 @@ async def serve(config: NodeConfig) -> int:
     async with Replica(config, crashed=crashes.watch()) as replica:
         crashes.clear()
         logger.info(
-            "serving clients on %s, peers on %s, version %s", config.client_listen, config.peer_listen, __version__
+            "serving clients on %s, HTTP on %s, peers on %s, version %s",
+            config.client_listen,
+            config.http_listen or "no port",
+            config.peer_listen,
+            __version__,
         )
         # What start-up left behind lives for ever: the collector need not walk it in the middle of an election.
         gc.collect()

@@ -49,12 +49,13 @@ class GrowingCluster(ThreeNodes):
 
     def write_joining(self, number: int) -> None:
         """A configuration with free ports that names nobody else."""
-        client, peer = free_ports(2)
+        client, http, peer = free_ports(3)
         extra = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._settings.items())
         name = f"n{number + 1}"
         self.config(number).write_text(
             f'node_id = "{name}"\ndata_dir = "{name}"\njoin = true\n'
-            f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n{extra}'
+            f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n'
+            f'http_listen = "{HOST}:{http}"\n{extra}'
         )
 
     def wait_until_gone(self, number: int) -> None:

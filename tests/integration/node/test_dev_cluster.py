@@ -57,13 +57,13 @@ def test_the_command_line_keeps_data_from_run_to_run(tmp_path: Path) -> None:
 
 
 def free_block() -> int:
-    """A port that is free together with those of two more nodes, 10 and 20 above, and their peers' two above each."""
+    """A port that is free together with those of two more nodes, 10 and 20 above, and their HTTP's and peers' above each."""
     for first in random.Random().sample(range(10_000, 32_000), 200):
         with contextlib.ExitStack() as stack:
             try:
-                for number in range(6):
+                for number in range(9):
                     probe = stack.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", first + 10 * (number // 2) + 2 * (number % 2)))
+                    probe.bind(("127.0.0.1", first + 10 * (number // 3) + number % 3))
             except OSError:
                 continue
             return first

@@ -81,7 +81,7 @@ def cluster(tmp_path: Path) -> Iterator[ThreeNodes]:
 # ---- refused to start
 
 
-@pytest.mark.parametrize("which", ["client_listen", "peer_listen"])
+@pytest.mark.parametrize("which", ["client_listen", "peer_listen", "http_listen"])
 def test_p38_a_taken_port_is_named_within_3_s(folder: Path, which: str) -> None:
     """P38: start a second server on the same port → exit ≠ 0 within 3 s, names the port."""
     with closing(socket.socket()) as taken:

@@ -27,7 +27,10 @@ _STARTERS = ("os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", 
 def _flags(folder: Path) -> list[dict[str, str]]:
     ports = free_ports(6)
     members = ",".join(f"n{i}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(3))
-    return [{"node_id": f"n{i}", "data_dir": str(folder / f"n{i}"), "members": members} for i in range(3)]
+    return [
+        {"node_id": f"n{i}", "data_dir": str(folder / f"n{i}"), "members": members, "http_listen": "off"}
+        for i in range(3)
+    ]
 
 
 class Load:

@@ -1,0 +1,1 @@
+"""Generated from proto/ by scripts/proto; never edited by hand."""

@@ -1,0 +1,270 @@
+"""A node's own `Backend`: what its HTTP port speaks to, and nothing else (rules J1).
+
+Reads and watches are served from this node's state after ReadIndex, so any node answers them. Writes go through the
+client library's session client, connected to this node first and to the leader as soon as that is known: it numbers
+them, repeats them under the same number to each new leader, and folds the outcomes (rules C and H1). So a write is
+applied once however often the leader dies meanwhile, and "unknown" is said only if nobody can know.
+
+While nobody leads, everything is held: clients of KV Connect do not fail over by themselves.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from kvorum import errors, limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import Consumer, WriteOutcome
+from kvorum.cluster import Address, ClusterBackend
+
+from .lists import ListJob
+from .reads import PendingRead
+from .service import NodeService
+
+FIRST_PAUSE: Final = 0.02
+MAX_PAUSE: Final = 0.25
+"""Seconds before a refused read is tried again; sooner if the leader changes."""
+CONNECT_TIMEOUT: Final = 2.0
+"""Seconds that one round of connecting the session client may take."""
+
+
+class Front:
+    """`kvorum.backend.Backend`. `addresses` are those of the members for clients, this node's first."""
+
+    def __init__(
+        self,
+        service: NodeService,
+        addresses: Sequence[Address],
+        *,
+        connect: Callable[[Sequence[Address]], ClusterBackend] = ClusterBackend,
+    ) -> None:
+        self._service = service
+        self._addresses = list(addresses)
+        self._connect = connect
+        self._client: ClusterBackend | None = None
+        self._opening: asyncio.Task[ClusterBackend] | None = None
+        self._closed = False
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done, and replaced, when the leader changes."""
+        self._stop_listening = service.on_leader(self._tell)
+
+    # ---- the Backend seam
+
+    async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+        """See `Backend.read`."""
+        whole = pb.ReadResult()
+        for part in await self.read_parts(read, timeout=timeout):
+            ranges = whole.ranges
+            if not ranges:
+                ranges.extend(pb.RangeResult() for _ in part.ranges)
+            for have, more in zip(ranges, part.ranges, strict=True):
+                have.entries.extend(more.entries)
+                have.count += more.count
+            part.ClearField("ranges")
+            whole.MergeFrom(part)
+        whole.more = False
+        return whole
+
+    async def read_parts(
+        self, read: pb.Read, *, timeout: float, room: Callable[[int], None] | None = None
+    ) -> list[pb.ReadResult]:
+        """The same answer in slices, which are to be put together: their sizes are bounded, that of a list is not.
+
+        `room` hears of the bytes of each slice, of 0 when the read begins anew; it may raise to end the read.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause, last = FIRST_PAUSE, ""
+        while True:
+            self._check_open()
+            news = self._news
+            parts = await self._try_to_read(read, deadline, last, room)
+            answer = parts[-1]
+            if answer.status == pb.READ_STATUS_OK:
+                return parts
+            if answer.status == pb.READ_STATUS_INVALID:
+                raise errors.InvalidArgument(answer.message)
+            last = answer.message
+            if not await self._pause(news, min(pause, deadline - loop.time())):
+                raise errors.Unavailable(f"no answer within {timeout:g} s: {last}")
+            pause = min(MAX_PAUSE, pause * 2)
+
+    async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:
+        """See `Backend.write`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        client = self._client or await self._opened(timeout)
+        return await client.write(op, timeout=max(0.001, deadline - loop.time()))
+
+    async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        """See `Backend.watch`. Ends with Unavailable when this node loses its leader for long or stops: the watcher
+        starts again, here or elsewhere, and misses intermediate states only. Until its first snapshot it is held."""
+        self._check_open()
+        if len(keys) > limits.MAX_WATCHED_KEYS:
+            raise errors.LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys))
+        service, wake = self._service, asyncio.Event()
+        while True:
+            news = self._news
+            unreadable = service.unreadable()
+            if not unreadable:
+                watch = service.watch(list(keys), lambda _: wake.set())
+                try:
+                    while not watch.ended:
+                        await wake.wait()
+                        wake.clear()
+                        if watch.dirty:
+                            yield service.hub.take(watch)[0]
+                    if watch.open:
+                        raise errors.Unavailable(watch.ended)
+                finally:
+                    service.hub.remove(watch)
+            self._check_open()
+            await self._pause(news, MAX_PAUSE)
+
+    async def consume(
+        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+    ) -> Consumer:
+        """See `Backend.consume`."""
+        client = await self._opened(CONNECT_TIMEOUT)
+        return await client.consume(queue, credits=credits, concurrency=concurrency, deliver=deliver)
+
+    async def status(self, *, timeout: float) -> pb.StatusResponse:
+        """See `Backend.status`."""
+        client = await self._opened(timeout)
+        return await client.status(timeout=timeout)
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_listening()
+        self._tell()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._client is not None:
+            await self._client.close()
+
+    # ---- beyond it
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; empty while the cluster is being formed."""
+        return self._service.store.cluster_id
+
+    def now_ms(self) -> int:
+        """The cluster's time: that of the newest entry, advanced by the monotonic clock."""
+        return self._service.consensus.now_ms()
+
+    async def leader_known(self, timeout: float) -> bool:
+        """Wait until this node is in a cluster and knows its leader; False if it does not within `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while not (self.cluster_id and self._service.leader.node_id):
+            if self._closed or not await self._pause(self._news, min(MAX_PAUSE, deadline - loop.time())):
+                return False
+        return True
+
+    def statistics(self) -> dict[str, float]:
+        """Of the session client."""
+        if self._client is None:
+            return {}
+        return {f"front_{name}": value for name, value in self._client.statistics().items()}
+
+    # ---- inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.Closed("this node stops")
+
+    async def _opened(self, timeout: float) -> ClusterBackend:
+        """The session client; connects it when it is first needed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            self._check_open()
+            if self._client is not None:
+                return self._client
+            if self._opening is None:
+                self._opening = loop.create_task(self._open())
+            opening = self._opening
+            await asyncio.wait([opening], timeout=max(0.0, deadline - loop.time()))
+            if not opening.done():
+                raise errors.Unavailable(f"no node answered within {timeout:g} s; not applied")
+            if self._opening is opening:
+                self._opening = None
+            if opening.cancelled():
+                continue
+            error = opening.exception()
+            if error is None:
+                self._client = opening.result()
+            elif not isinstance(error, errors.ConnectFailed | errors.WrongCluster):
+                raise error
+            elif not await self._pause(self._news, min(MAX_PAUSE, deadline - loop.time())):
+                raise errors.Unavailable(f"{error}; not applied")
+
+    async def _open(self) -> ClusterBackend:
+        client = self._connect(self._addresses)
+        await client.open(CONNECT_TIMEOUT)
+        return client
+
+    async def _try_to_read(
+        self, read: pb.Read, deadline: float, last: str, room: Callable[[int], None] | None
+    ) -> list[pb.ReadResult]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[pb.ReadResult]] = loop.create_future()
+        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, [], room))
+        if room is not None:
+            room(0)
+        self._service.reads.submit([item])
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await future
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"no answer in time{f': {last}' if last else ''}") from None
+        finally:
+            if item.job is not None:
+                item.job.cancel()
+
+    async def _pause(self, news: "asyncio.Future[None]", seconds: float) -> bool:
+        """Wait for news of the leader, but no longer than this; False if there is no time left at all."""
+        if seconds <= 0:
+            return False
+        await asyncio.wait([news], timeout=seconds)
+        return True
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.get_running_loop().create_future()
+        news.set_result(None)
+
+
+def _resolve(future: "asyncio.Future[list[pb.ReadResult]]", answer: pb.ReadResult) -> None:
+    if not future.done():
+        future.set_result([answer])
+
+
+def _gather(
+    future: "asyncio.Future[list[pb.ReadResult]]",
+    parts: list[pb.ReadResult],
+    room: Callable[[int], None] | None,
+    job: ListJob,
+    part: pb.ReadResult,
+) -> None:
+    """Keep the slices of a list."""
+    if future.done():
+        job.cancel()
+        return
+    parts.append(part)
+    if room is not None:
+        try:
+            room(part.ByteSize())
+        except errors.KvorumError as error:
+            future.set_exception(error)
+            job.cancel()
+            return
+    if part.more:
+        job.resume()
+    else:
+        future.set_result(parts)

@@ -1,0 +1,1 @@
+"""The HTTP port of a node: KV Connect, health and metrics (architecture §3)."""

@@ -1,0 +1,247 @@
+"""The routes of a node's HTTP port.
+
+    POST /                    KV Connect: metadata exchange
+    POST /v2/snapshot_read    KV Connect: reads
+    POST /v2/atomic_write     KV Connect: writes
+    POST /v2/watch            KV Connect: watches
+    GET  /livez /readyz       health
+    GET  /metrics             figures for Prometheus
+
+What is answered after trouble (rules H1): 409 `outcome unknown` if a write may have been carried out and nobody can
+know; 503 only if it certainly was not, since clients repeat that by themselves. Everything is held for up to 30 s
+before, so a change of the leader is a slow answer and no error. Never 429, which is fatal to every client.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+
+from ..front import Front
+from . import datapath, metadata, relabel
+from .budget import Budget, Share
+from .health import Health
+from .message import OCTETS, PROTOBUF, Refusal, Request, Response, text, unavailable
+from .metrics import Metrics
+from .tokens import Tokens
+from .watching import frames
+
+logger = logging.getLogger("kvorum.http")
+
+HELD: Final = 30.0
+"""Seconds that a request is held before it is answered with what is known."""
+MAX_ANSWERS: Final = 256 * 1_048_576
+"""Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
+MAX_WATCHES: Final = 10_000
+"""Watches of a node."""
+MAX_CONNECTION_WATCHES: Final = 128
+"""Watches of one connection: they must leave room for its other requests."""
+
+UNKNOWN: Final = "outcome unknown"
+_REFUSED_BY_STATE: Final = (pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR, pb.OUTCOME_STALE_LEASE)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What answers a path, and how large a body may be."""
+
+    method: str
+    handler: Handler
+    body: int = 0
+
+
+class App:
+    """`handle` answers every request, whatever happens inside."""
+
+    def __init__(
+        self, front: Front, tokens: Tokens, health: Health, metrics: Metrics, *, mode: str = "auto", held: float = HELD
+    ) -> None:
+        self._front = front
+        self._tokens = tokens
+        self._health = health
+        self._metrics = metrics
+        self._mode = mode
+        self._held = held
+        self._answers = Budget(MAX_ANSWERS, "answers")
+        self._watches: Counter[object] = Counter()
+        self._counts: Counter[str] = Counter()
+        data = metadata.ENDPOINT
+        self._routes = {
+            "/": Route("POST", self._metadata, metadata.MAX_BODY),
+            f"{data}/snapshot_read": Route("POST", self._read, datapath.MAX_READ_BODY),
+            f"{data}/atomic_write": Route("POST", self._write, datapath.MAX_WRITE_BODY),
+            f"{data}/watch": Route("POST", self._watch, datapath.MAX_READ_BODY),
+            "/livez": Route("GET", self._livez),
+            "/readyz": Route("GET", self._readyz),
+            "/metrics": Route("GET", self._page),
+        }
+
+    def body_limit(self, path: str) -> int:
+        """Bytes of the largest body that this path takes."""
+        route = self._routes.get(path)
+        return 0 if route is None else route.body
+
+    async def handle(self, request: Request) -> Response:
+        """The answer."""
+        try:
+            return await self._route(request)
+        except Refusal as refusal:
+            self._counts[f"answers_{refusal.status}"] += 1
+            return refusal.response()
+        except errors.KvorumError as error:
+            told = _refusal_of(error)
+            self._counts[f"answers_{told.status}"] += 1
+            return told.response()
+        except Exception:  # whatever it is, it is this node's fault, and the client hears of it
+            logger.exception("a request ended by a fault of this node: %s %s", request.method, request.path)
+            self._counts["answers_500"] += 1
+            return text(500, "An internal server error occurred.")
+
+    def statistics(self) -> dict[str, float]:
+        """Counts since the start."""
+        return {
+            "kv_connect_unknown_outcomes": self._counts["answers_409"],
+            "kv_connect_unavailable": self._counts["answers_503"],
+            "kv_connect_faults": self._counts["answers_500"],
+            "kv_connect_metadata": self._counts["metadata"],
+            "kv_connect_reads": self._counts["reads"],
+            "kv_connect_writes": self._counts["writes"],
+            "kv_connect_watches": sum(self._watches.values()),
+            "kv_connect_answer_bytes": self._answers.held,
+            "kv_connect_answer_bytes_most": self._answers.most,
+        }
+
+    async def _route(self, request: Request) -> Response:
+        route = self._routes.get(request.path)
+        if route is None:
+            raise Refusal(404, "There is nothing at this path: the database is at /.")
+        method = "GET" if request.method == "HEAD" else request.method
+        if method != route.method:
+            raise Refusal(405, f"This path takes {route.method} only.", allow=route.method)
+        return await route.handler(request)
+
+    # ---- KV Connect
+
+    async def _metadata(self, request: Request) -> Response:
+        token = self._tokens.check(request)
+        if not self._front.cluster_id and not await self._front.leader_known(self._held):
+            raise unavailable("this node is in no cluster yet")
+        self._counts["metadata"] += 1
+        return metadata.answer(request, token, self._front.cluster_id, self._front.now_ms())
+
+    async def _read(self, request: Request) -> Response:
+        self._check(request)
+        wanted = datapath.read_of(request.body)
+        self._counts["reads"] += 1
+        relabelling = self._relabelling(request)
+        points = datapath.points_of(wanted)
+        if points is not None:
+            entries = (await self._front.read_parts(points, timeout=self._held))[0].entries
+            if relabelling is not None:
+                _relabel(entries)
+            return Response(200, PROTOBUF, (datapath.points_output(entries),))
+        share = Share(self._answers)
+        try:
+            return await self._list(datapath.ranges_of(wanted), share, relabelling)
+        finally:
+            share.release()
+
+    async def _list(self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None) -> Response:
+        def room(size: int) -> None:
+            if size:
+                share.take(size)
+            else:
+                share.release()
+
+        parts = await self._front.read_parts(read, timeout=self._held, room=room)
+        ranges: list[list[bytes]] = [[] for _ in read.ranges]
+        for part in parts:
+            for pieces, found in zip(ranges, part.ranges, strict=True):
+                if relabelling is not None:
+                    _relabel(found.entries)
+                pieces.append(found.SerializeToString())
+            if len(parts) > 1:
+                await asyncio.sleep(0)  # a slice in a turn of the loop
+        return Response(200, PROTOBUF, datapath.ranges_output(ranges))
+
+    async def _write(self, request: Request) -> Response:
+        self._check(request)
+        wanted = datapath.write_of(request.body)
+        self._counts["writes"] += 1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._held
+        if datapath.has_times(wanted) and not await self._front.leader_known(self._held):
+            raise unavailable("no leader is known; not applied")
+        operation = datapath.operation_of(wanted, self._front.now_ms())
+        left = max(0.001, deadline - loop.time())
+        outcome = await self._front.write(operation.SerializeToString(), timeout=left)
+        result = outcome.result
+        if result.outcome in _REFUSED_BY_STATE:
+            raise Refusal(400, result.message)
+        return Response(200, PROTOBUF, (datapath.write_output(result, outcome.versionstamp),))
+
+    async def _watch(self, request: Request) -> Response:
+        self._check(request)
+        keys = datapath.watch_of(request.body)
+        if request.headers.get("x-denokv-version", "3") != "3":
+            raise Refusal(400, "Watching needs protocol version 3.")
+        if sum(self._watches.values()) >= MAX_WATCHES:
+            raise unavailable(f"{MAX_WATCHES:,} watches are open on this node")
+        if self._watches[request.connection] >= MAX_CONNECTION_WATCHES:
+            # Repeating it would be pointless, and 503 is repeated for ever.
+            raise Refusal(400, f"One connection can have {MAX_CONNECTION_WATCHES} watches.")
+        return Response(200, OCTETS, stream=self._watching(keys, request))
+
+    async def _watching(self, keys: list[bytes], request: Request) -> AsyncIterator[bytes]:
+        self._watches[request.connection] += 1
+        try:
+            async for frame in frames(self._front.watch(keys), self._relabelling(request)):
+                yield frame
+        finally:
+            self._watches[request.connection] -= 1
+            if not self._watches[request.connection]:
+                del self._watches[request.connection]
+
+    def _check(self, request: Request) -> None:
+        """Who asks, by which version, and of which database."""
+        self._tokens.check(request)
+        if request.headers.get("x-denokv-version", "1") not in ("1", "2", "3"):
+            raise Refusal(400, metadata.NO_VERSION)
+
+    def _relabelling(self, request: Request) -> Callable[[bytes], bytes] | None:
+        agent = request.headers.get("user-agent", "")
+        return relabel.relabel if relabel.wanted(self._mode, agent) else None
+
+    # ---- health and metrics
+
+    async def _livez(self, _: Request) -> Response:
+        return self._health.live()
+
+    async def _readyz(self, _: Request) -> Response:
+        return self._health.ready()
+
+    async def _page(self, _: Request) -> Response:
+        return self._metrics.page()
+
+
+def _relabel(entries: Iterable[pb.KvEntry]) -> None:
+    for entry in entries:
+        if entry.encoding == pb.VALUE_ENCODING_V8 and entry.value[:2] == b"\xff\x10":
+            entry.value = relabel.relabel(entry.value)
+
+
+def _refusal_of(error: errors.KvorumError) -> Refusal:
+    """Rules H1."""
+    if error.outcome == "unknown":
+        return Refusal(409, UNKNOWN)
+    if isinstance(error, errors.InvalidArgument | errors.NoSpace):
+        # A full disk is not mended within seconds: a program must hear of it, and 503 would be repeated for ever.
+        return Refusal(400, str(error))
+    return unavailable(str(error))

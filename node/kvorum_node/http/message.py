@@ -1,0 +1,69 @@
+"""Requests and responses as the routes see them: nothing of HTTP's versions, sockets or framing is left in them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+JSON: Final = "application/json"
+PROTOBUF: Final = "application/x-protobuf"
+OCTETS: Final = "application/octet-stream"
+TEXT: Final = "text/plain; charset=utf-8"
+
+UNAVAILABLE: Final = "The server is temporarially unavailable, try again later."
+"""Spelt as users of the stock server know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A whole request: its body was read, and is within the limit of its path."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes = b""
+    peer: str = ""
+    """Address of the client's side, without a port; empty if it is not known."""
+    scheme: str = "http"
+    connection: object = None
+    """The same for all requests of one connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer. `chunks` are its body; with `stream`, an endless one follows: it ends the response when it ends."""
+
+    status: int
+    content_type: str
+    chunks: Sequence[bytes] = ()
+    stream: AsyncIterator[bytes] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the chunks."""
+        return sum(map(len, self.chunks))
+
+
+class Refusal(Exception):
+    """The request is answered with this status and text; nothing was done."""
+
+    def __init__(self, status: int, text: str, **headers: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def response(self) -> Response:
+        """As sent."""
+        return text(self.status, self.text, self.headers)
+
+
+def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
+    """A line of plain text, which clients show to their users."""
+    return Response(status, TEXT, (line.encode(),), headers=headers or {})
+
+
+def unavailable(why: str) -> Refusal:
+    """Not done, and it may work soon: clients repeat the same request by themselves."""
+    return Refusal(503, f"{UNAVAILABLE} ({why})" if why else UNAVAILABLE)

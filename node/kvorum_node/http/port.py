@@ -1,0 +1,58 @@
+"""The HTTP port of a node, put together."""
+
+import asyncio
+
+from kvorum_raft.seams import Consensus
+
+from ..config import NodeConfig, listen_parts
+from ..front import Front
+from ..service import NodeService
+from .app import App
+from .health import Health
+from .metrics import Figures, Metrics
+from .server import HttpServer
+from .tokens import Tokens
+
+
+class HttpPort:
+    """`start`, then `drain` before an orderly end, then `stop`. `grace` is seconds, see `Health`."""
+
+    def __init__(self, service: NodeService, front: Front, config: NodeConfig, *, grace: float) -> None:
+        self._service = service
+        self._front = front
+        self._health = Health(self._problem, asyncio.get_running_loop().time, grace=grace)
+        self._stop_listening = service.on_leader(self._health.look)
+        consensus: Consensus = service.consensus
+        self._app = App(
+            front,
+            Tokens(config.kv_connect_token, open_to_all=config.kv_connect_open),
+            self._health,
+            Metrics(Figures(consensus.status, self._figures)),
+            mode=config.kv_connect_relabel,
+        )
+        self._server = HttpServer(self._app, *listen_parts(config.http_listen))
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError if the address cannot be had."""
+        await self._server.start()
+
+    async def drain(self, patience: float) -> None:
+        """Not ready any more; let what is under way be answered, at most `patience` seconds."""
+        self._health.end()
+
+    async def stop(self) -> None:
+        """End everything that is left."""
+        self._stop_listening()
+        await self._front.close()
+        await self._server.stop()
+
+    def statistics(self) -> dict[str, float]:
+        """Of the routes, the server and the session client."""
+        return {**self._app.statistics(), **self._front.statistics()}
+
+    def _figures(self) -> dict[str, float]:
+        return {**self._service.statistics(), **self.statistics()}
+
+    def _problem(self) -> str:
+        unreadable = self._service.unreadable()
+        return unreadable or ("" if self._service.leader.node_id else "no leader is known")
