@@ -13,12 +13,16 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, LimitExceeded
 
-from .store import validate
+from .store import BEYOND_VERSION_1, DATA_VERSION, validate
 
 MAX_WEIGHT = 512
 """Operations of one WriteGroup in an entry."""
 _SMALL = 2_048
 """Bytes that weigh as much as one operation."""
+_TOO_OLD = (
+    "touch and the deletion of a range need data version 2, and a member of this cluster knows only 1, or has not said"
+    " yet what it knows: upgrade all nodes, and have each of them running once"
+)
 
 
 class Part(NamedTuple):
@@ -41,21 +45,27 @@ class Shortage(NamedTuple):
     """Whether a key is not in the state: a sum makes it then."""
 
     def forbids(self, op: pb.AtomicWrite) -> bool:
-        """Deletes, settles and sums on what is there are taken."""
+        """Deletes, settles, sums on what is there, and touches that take an expiry away are let in."""
         if op.enqueues:
             return True
         for mutation in op.mutations:
             kind = mutation.type
-            if kind != pb.MUTATION_TYPE_DELETE and (kind not in _SUMS or self.is_absent(mutation.key)):
+            if kind in _DELETES or (kind == pb.MUTATION_TYPE_TOUCH and not mutation.HasField("expire_in_ms")):
+                continue
+            if kind not in _SUMS or self.is_absent(mutation.key):
                 return True
         return False
 
 
+_DELETES = frozenset((pb.MUTATION_TYPE_DELETE, pb.MUTATION_TYPE_DELETE_RANGE))
 _SUMS = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MAX, pb.MUTATION_TYPE_MIN, pb.MUTATION_TYPE_ADD))
 
 
-def admit(group: pb.WriteGroup, shortage: Shortage | None = None) -> tuple[list[Part], list[pb.WriteResult]]:
-    """Returns what may be proposed, and the answers to what may not.
+def admit(
+    group: pb.WriteGroup, shortage: Shortage | None = None, *, data_version: int = DATA_VERSION
+) -> tuple[list[Part], list[pb.WriteResult]]:
+    """Returns what may be proposed, and the answers to what may not. `data_version`: the newest semantics that all
+    members of the cluster can apply.
 
     The usual group is one part, and is not rewritten: its bytes are what the client sent.
     """
@@ -74,7 +84,7 @@ def admit(group: pb.WriteGroup, shortage: Shortage | None = None) -> tuple[list[
             continue
         try:
             op = parse(data)
-            validate(op)
+            deletes = validate(op)
         except DecodeError as error:
             refused.append(_invalid(write.seq, f"the write cannot be decoded: {error}"))
             continue
@@ -84,6 +94,9 @@ def admit(group: pb.WriteGroup, shortage: Shortage | None = None) -> tuple[list[
         if shortage is not None and shortage.forbids(op):
             refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_NO_SPACE, message=shortage.message))
             continue
+        if data_version < 2 and any(mutation.type in BEYOND_VERSION_1 for mutation in op.mutations):
+            refused.append(_invalid(write.seq, _TOO_OLD))
+            continue
         weight = len(op.mutations) or 1
         messages = op.enqueues
         if messages or op.settles:
@@ -91,7 +104,7 @@ def admit(group: pb.WriteGroup, shortage: Shortage | None = None) -> tuple[list[
             for message in messages:
                 if not message.delay_ms:
                     enqueues[message.queue] = enqueues.get(message.queue, 0) + 1
-        weight += len(data) // _SMALL
+        weight += deletes + len(data) // _SMALL
         total += weight
         accepted.append((write, weight))
     if not accepted:

@@ -354,7 +354,7 @@ class EmbeddedBackend:
 
 
 def _local(read: pb.Read) -> pb.Read:
-    own = pb.Read(keys=read.keys, ranges=read.ranges)
+    own = pb.Read(keys=read.keys, ranges=read.ranges, with_expiry=read.with_expiry)
     own.consistency = pb.CONSISTENCY_EVENTUAL
     return own
 
@@ -383,6 +383,7 @@ def _collect(
     if parts:
         for have, more in zip(parts[0].ranges, part.ranges, strict=True):
             have.entries.extend(more.entries)
+            have.count += more.count
     else:
         parts.append(part)
     if part.more:
@@ -393,6 +394,7 @@ def _collect(
         whole.status = part.status
         whole.message = part.message
         whole.read_versionstamp = part.read_versionstamp
+        whole.time_ms = part.time_ms
         whole.entries.extend(part.entries)
         whole.more = False
     future.set_result(whole)

@@ -2,7 +2,8 @@
 
 A thousand cold rows of 64 KiB take seconds to fault in, so ranges are never read on the loop. One thread serves all
 lists in turn, a slice at a time: a slice is 256 rows or 256 KiB, whichever comes first, and after it the next list
-has its turn. Between slices a list waits, with its snapshot open, until its taker asks for more; so a slow reader
+has its turn. Where only the number of rows is asked for they are not read at all, and a slice counts 4,096 of them.
+Between slices a list waits, with its snapshot open, until its taker asks for more; so a slow reader
 holds one snapshot and no rows. A snapshot that has been held for too long is given up (LMDB cannot reuse pages while
 it lives) and the reader told to resume.
 
@@ -15,16 +16,19 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from .store import Snapshot, Store, StoreFault
+from .store import Snapshot, Store, StoreFault, make_bare_entry, make_entry
 from .timers import Alarm
 
 logger = logging.getLogger("kvorum.node")
 
 SLICE_ROWS = 256
 SLICE_BYTES = 256 * 1024
+SLICE_COUNT = 4_096
+"""Rows in one slice that are only counted: about 3 ms."""
 MAX_OPEN = 128
 """Lists that are being served at a time; each holds one of LMDB's reader slots."""
 MAX_WAITING = 4_096
@@ -38,10 +42,18 @@ class ListJob:
     `taker` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
     """
 
-    def __init__(self, reader: "ListReader", read: pb.Read, taker: "Callable[[ListJob, pb.ReadResult], None]") -> None:
+    def __init__(
+        self,
+        reader: "ListReader",
+        read: pb.Read,
+        taker: "Callable[[ListJob, pb.ReadResult], None]",
+        time_ms: int = 0,
+    ) -> None:
         self._reader = reader
         self.read = read
         self.taker = taker
+        self._time_ms = time_ms
+        """The cluster's time when the list was asked for, if it matters."""
         self.snapshot: Snapshot | None = None
         self.opened_at = 0.0
         self.idle = False
@@ -49,7 +61,8 @@ class ListJob:
         self.cancelled = False
         self.too_old = False
         self._position = 0
-        self._rows: Iterator[pb.KvEntry] | None = None
+        self._rows: Iterator[tuple[bytes, bytes]] | None = None
+        self._counted: Iterator[bytes] | None = None
 
     def resume(self) -> None:
         self._reader.resume(self)
@@ -70,30 +83,63 @@ class ListJob:
         ranges = self.read.ranges
         for _ in ranges:
             part.ranges.add()
-        rows = size = 0
+        budget = _Budget()
         while self._position < len(ranges):
-            if self._rows is None:
-                self._rows = self.snapshot.iter_range(ranges[self._position])
-            entries = part.ranges[self._position].entries
-            for entry in self._rows:
-                entries.append(entry)
-                rows += 1
-                size += len(entry.key) + len(entry.value) + 32
-                if rows >= SLICE_ROWS or size >= SLICE_BYTES:
-                    part.more = True
-                    return part
-            self._rows = None
+            selected, found = ranges[self._position], part.ranges[self._position]
+            if not (self._count if selected.count_only else self._fill)(self.snapshot, selected, found, budget):
+                part.more = True
+                return part
             self._position += 1
-        part.entries.extend(self.snapshot.get(key) for key in self.read.keys)
+        with_expiry = self.read.with_expiry
+        part.entries.extend(self.snapshot.get(key, with_expiry=with_expiry) for key in self.read.keys)
         part.read_versionstamp = self.snapshot.versionstamp
+        part.time_ms = self._time_ms
         return part
+
+    def _fill(self, snapshot: Snapshot, selected: pb.ReadRange, found: pb.RangeResult, budget: "_Budget") -> bool:
+        """Rows of a range, until the slice is full. True: there are no more."""
+        if self._rows is None:
+            self._rows = snapshot.iter_rows(selected)
+        make, with_expiry = make_bare_entry if selected.keys_only else make_entry, self.read.with_expiry
+        for key, row in self._rows:
+            found.entries.append(make(key, row, with_expiry=with_expiry))
+            budget.rows -= 1
+            # what was read, also where less of it is told
+            budget.size -= len(key) + len(row) + 32
+            if budget.rows <= 0 or budget.size <= 0:
+                return False
+        self._rows = None
+        return True
+
+    def _count(self, snapshot: Snapshot, selected: pb.ReadRange, found: pb.RangeResult, budget: "_Budget") -> bool:
+        """The number of a range's rows, as far as this slice goes. True: that is all."""
+        if self._counted is None:
+            self._counted = snapshot.iter_keys(selected)
+        most = SLICE_COUNT * budget.rows // SLICE_ROWS
+        count = sum(1 for _ in islice(self._counted, most))
+        found.count = count
+        budget.rows -= count * SLICE_ROWS // SLICE_COUNT
+        if count == most:
+            return False
+        self._counted = None
+        return True
 
     def release(self) -> None:
         """In the thread, or when it has ended: close the snapshot."""
-        self._rows = None
+        self._rows = self._counted = None
         if self.snapshot is not None:
             self.snapshot.close()
             self.snapshot = None
+
+
+class _Budget:
+    """What is left of a slice."""
+
+    __slots__ = ("rows", "size")
+
+    def __init__(self) -> None:
+        self.rows = SLICE_ROWS
+        self.size = SLICE_BYTES
 
 
 class ListReader:
@@ -132,11 +178,13 @@ class ListReader:
         self._open.clear()
         self._waiting.clear()
 
-    def submit(self, read: pb.Read, taker: Callable[[ListJob, pb.ReadResult], None]) -> ListJob | None:
-        """Take a read with ranges; None if too many wait."""
+    def submit(
+        self, read: pb.Read, taker: Callable[[ListJob, pb.ReadResult], None], time_ms: int = 0
+    ) -> ListJob | None:
+        """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is."""
         if self._stopped or len(self._waiting) >= MAX_WAITING:
             return None
-        job = ListJob(self, read, taker)
+        job = ListJob(self, read, taker, time_ms)
         if len(self._open) < MAX_OPEN:
             self._begin(job)
         else:

@@ -198,10 +198,15 @@ class Proposer:
             "proposer_in_flight": self._in_flight,
         }
 
-    def _header(self) -> bytes:
-        """While a cluster is being upgraded, entries keep to what the oldest member can apply."""
+    @property
+    def data_version(self) -> int:
+        """The semantics that an entry proposed now relies on: while a cluster is being upgraded, entries keep to what
+        the oldest member can apply."""
         common = DATA_VERSION if self._common_data_version is None else self._common_data_version()
-        return _TAG_VERSION + varint(max(1, min(DATA_VERSION, common)))
+        return max(1, min(DATA_VERSION, common))
+
+    def _header(self) -> bytes:
+        return _TAG_VERSION + varint(self.data_version)
 
     def _flush(self) -> None:
         self._scheduled = False

@@ -66,14 +66,17 @@ class Reads:
         lists: ListReader,
         timers: Timers,
         *,
+        now_ms: Callable[[], int],
         max_wait: float = MAX_WAIT,
         unreadable: Callable[[], str] = str,
     ) -> None:
-        """`unreadable` says why nothing may be read here now, whatever is asked for; empty: it may."""
+        """`now_ms` is the cluster's time, as far as it is known here. `unreadable` says why nothing may be read here
+        now, whatever is asked for; empty: it may."""
         self._store = store
         self._barrier = barrier
         self._lists = lists
         self._timers = timers
+        self._now_ms = now_ms
         self._max_wait = max_wait
         self._unreadable = unreadable
         self._under_way = self._bytes = 0
@@ -214,7 +217,7 @@ class Reads:
                     continue
                 self._leave(item)
                 if read.ranges:
-                    item.job = self._lists.submit(read, item.taker)
+                    item.job = self._lists.submit(read, item.taker, self._now_ms() if read.with_expiry else 0)
                     if item.job is None:
                         _refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
                     continue
@@ -222,8 +225,12 @@ class Reads:
                 keys = read.keys
                 add = answer.entries.append
                 try:
-                    for key in keys:
-                        add(snapshot.get(key))
+                    if read.with_expiry:
+                        answer.time_ms = self._now_ms()
+                        answer.entries.extend(snapshot.get(key, with_expiry=True) for key in keys)
+                    else:
+                        for key in keys:
+                            add(snapshot.get(key))
                 except StoreFault as fault:
                     self._found_damage(item, fault)
                     break  # the snapshot is of no more use
@@ -250,9 +257,10 @@ def check_read(read: pb.Read) -> str:
             return f"a key has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {len(key):,}"
     total = len(keys)
     for selected in ranges:
-        if not selected.limit:
-            return "the limit of a range must be greater than 0"
-        total += selected.limit
+        if not selected.count_only:
+            if not selected.limit:
+                return "the limit of a range must be greater than 0"
+            total += selected.limit
         longest = max(len(selected.start), len(selected.end))
         if longest > limits.MAX_READ_KEY_SIZE:
             return f"a range bound has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {longest:,}"

@@ -87,7 +87,7 @@ class NodeService:
         self.hub = ChangeHub(store, timers)
         self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
         self.lists = lists if lists is not None else ListReader(store)
-        self.reads = Reads(store, self.barrier, self.lists, timers, unreadable=unreadable)
+        self.reads = Reads(store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable)
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
@@ -145,7 +145,8 @@ class NodeService:
     def write(self, group: pb.WriteGroup, answer: Answer) -> None:
         """Commit a group. `answer` is called once or several times; each write is answered once."""
         no_space = self.no_space()
-        parts, refused = admit(group, Shortage(no_space, self._is_absent) if no_space else None)
+        shortage = Shortage(no_space, self._is_absent) if no_space else None
+        parts, refused = admit(group, shortage, data_version=self.proposer.data_version)
         if refused:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:

@@ -176,12 +176,14 @@ def _joined(have: pb.ReadResult, part: pb.ReadResult) -> pb.ReadResult:
     """`have` with the rows of a later slice, and with all that only the last slice carries."""
     for mine, more in zip(have.ranges, part.ranges, strict=False):
         mine.entries.extend(more.entries)
+        mine.count += more.count
     if not part.more:
-        have.status, have.read_versionstamp, have.message, have.id = (
+        have.status, have.read_versionstamp, have.message, have.id, have.time_ms = (
             part.status,
             part.read_versionstamp,
             part.message,
             part.id,
+            part.time_ms,
         )
         have.entries.extend(part.entries)
     return have

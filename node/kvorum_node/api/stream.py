@@ -427,7 +427,9 @@ def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
     """Append a slice to those before it."""
     for mine, more in zip(have.ranges, part.ranges, strict=False):
         mine.entries.extend(more.entries)
+        mine.count += more.count
     have.entries.extend(part.entries)
+    have.time_ms = part.time_ms
     have.status = part.status
     have.message = part.message
     have.read_versionstamp = part.read_versionstamp

@@ -62,6 +62,7 @@ class Unary:
         result = answer.results[0]
         response = pb.WriteResponse(outcome=result.outcome, failed_checks=result.failed_checks, message=result.message)
         if result.outcome == pb.OUTCOME_DONE:
+            response.deleted = result.deleted
             response.versionstamp = answer.stamp_prefix + result.number.to_bytes(2, "big")
         return response
 

@@ -3,12 +3,14 @@
 from .errors import Damaged, StoreFault
 from .home import Space
 from .machine import DEFAULT_MAP_SIZE, Store
-from .reads import Snapshot
+from .mutations import BEYOND_VERSION_1
+from .reads import Snapshot, make_bare_entry, make_entry
 from .records import DATA_VERSION
 from .results import ApplyResult, Grant, LeaseInfo
 from .validation import check_queue_name, validate
 
 __all__ = [
+    "BEYOND_VERSION_1",
     "DATA_VERSION",
     "DEFAULT_MAP_SIZE",
     "ApplyResult",
@@ -20,5 +22,7 @@ __all__ = [
     "Store",
     "StoreFault",
     "check_queue_name",
+    "make_bare_entry",
+    "make_entry",
     "validate",
 ]

@@ -10,12 +10,13 @@ from kvorum._proto import kvorum_pb2 as pb
 from . import keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
-from .mutations import mutate
+from .mutations import delete_range, is_long, mutate
 from .records import MAX_NUMBER, Refusal, stamp_of
 
 if TYPE_CHECKING:
     from .entry import Entry
 
+_DONE: Final = int(pb.OUTCOME_DONE)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _FAILED: Final = int(pb.OUTCOME_CHECK_FAILED)
 _EQUALS: Final = int(pb.CHECK_KIND_EQUALS)
@@ -33,7 +34,7 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     except DecodeError:
         return _INVALID, (), "the operation cannot be decoded"
     mutations = write.mutations
-    if len(mutations) != 1 or write.checks or write.enqueues or write.settles:
+    if len(mutations) != 1 or write.checks or write.enqueues or write.settles or is_long(entry, mutations[0]):
         return write
     try:
         mutate(entry, mutations[0], entry.prefix + number.to_bytes(2, "big"), 0)
@@ -43,7 +44,8 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
 
 
 def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generator[None, None, Refusal | None]:
-    """Carry out any write. None = done."""
+    """Carry out any write. None = done; done as well is what comes with DONE as its outcome."""
+    entry.deleted = 0
     parts = len(write.mutations) + len(write.settles) + len(write.enqueues)
     if max(parts, len(write.checks)) > MAX_NUMBER:
         return _INVALID, (), "the operation has too many parts"
@@ -64,7 +66,7 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
         return _refusal(refused)
     if savepoint is not None:
         savepoint.keep()
-    return None
+    return (_DONE, (entry.deleted,), "") if entry.deleted else None
 
 
 def _refusal(refused: Refused) -> Refusal:
@@ -98,7 +100,10 @@ def _run(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None,
         if entry.spend():
             yield
     for at, mutation in enumerate(write.mutations):
-        mutate(entry, mutation, stamp, at)
+        if is_long(entry, mutation):
+            yield from delete_range(entry, mutation)
+        else:
+            mutate(entry, mutation, stamp, at)
         if entry.spend():
             yield
     for at, message in enumerate(write.enqueues):

@@ -18,7 +18,20 @@ class Entry:
     yields when it is told to, so that the loop on which the store runs stays responsive.
     """
 
-    __slots__ = ("budget", "data_version", "env", "leases", "number", "prefix", "result", "rows", "skipped", "slice", "time_ms")
+    __slots__ = (
+        "budget",
+        "data_version",
+        "deleted",
+        "env",
+        "leases",
+        "number",
+        "prefix",
+        "result",
+        "rows",
+        "skipped",
+        "slice",
+        "time_ms",
+    )
 
     def __init__(
         self,
@@ -37,6 +50,8 @@ class Entry:
         """The first 8 bytes of this entry's versionstamps and lease ids: index + stamp base."""
         self.data_version = 1
         """Apply semantics that its proposer relied on: what is newer does not exist for this entry."""
+        self.deleted = 0
+        """Keys that the running commit has deleted by ranges."""
         self.number = 0
         """Number of the next commit."""
         self.leases = 0

@@ -1,5 +1,5 @@
-"""Expiry: a key exists until a sweep deletes it. The index is (expiry time, versionstamp, number of the mutation) →
-key."""
+"""Expiry: a key exists until a sweep deletes it. The index is (expiry time, stamp of the commit that set it, number of
+the mutation) → key."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from . import checked
-from .records import EXPIRES, expiry_index_key
+from .records import EXPIRES, expiry_index_key, lasting_row, touched_row
 from .trie import CHUNK, ROOT, locate, make_place, prune
 
 if TYPE_CHECKING:
@@ -43,6 +43,26 @@ def _write_row(rows: "Rows", key: bytes, row: bytes) -> None:
         rows.keys += 1
     elif old[0] & EXPIRES:
         checked.delete_index(rows.txn, expiry_index_key(old))
+
+
+def touch(entry: "Entry", key: bytes, expire_at_ms: int | None, stamp: bytes, number: int) -> None:
+    """Give what is stored another expiry, or none, and leave the rest of it; an absent key stays absent. `stamp` and
+    `number` are those of the mutation.
+
+    No watch hears of it: what watches show, value and versionstamp, stays as it is."""
+    rows = entry.rows
+    name = ROOT + key
+    place = locate(rows.txn, key)
+    old = None if place is None else rows.read(place, name)
+    if place is None or old is None or (expire_at_ms is None and not old[0] & EXPIRES):
+        return
+    row = lasting_row(old) if expire_at_ms is None else touched_row(old, expire_at_ms, number, stamp)
+    rows.swap(place, name, row)
+    if old[0] & EXPIRES:
+        checked.delete_index(rows.txn, expiry_index_key(old))
+    if expire_at_ms is not None:
+        checked.put(rows.txn, expiry_index_key(row), key)
+        entry.note_expiry(expire_at_ms)
 
 
 def delete(entry: "Entry", key: bytes) -> bool:

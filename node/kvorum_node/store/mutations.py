@@ -1,12 +1,13 @@
 """One mutation of a commit. It writes only after everything that can refuse it was looked at, so that a commit of one
 mutation needs no savepoint."""
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.limits import MAX_WRITE_KEY_SIZE
+from kvorum.limits import MAX_DELETED_RANGE_KEYS, MAX_READ_KEY_SIZE, MAX_WRITE_KEY_SIZE
 
-from . import keyspace, sums
+from . import checked, keyspace, sums, trie
 from .errors import Refused
 from .records import MAX_DURATION, value_of
 
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 _SET: Final = int(pb.MUTATION_TYPE_SET)
 _DELETE: Final = int(pb.MUTATION_TYPE_DELETE)
 _SET_SUFFIX: Final = int(pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY)
+_TOUCH: Final = int(pb.MUTATION_TYPE_TOUCH)
+_DELETE_RANGE: Final = int(pb.MUTATION_TYPE_DELETE_RANGE)
+BEYOND_VERSION_1: Final = frozenset((_TOUCH, _DELETE_RANGE))
+"""Kinds that an entry of data version 1 does not know, and refuses as it refuses any other unknown one."""
 _ARITHMETIC: Final = frozenset((sums.SUM, sums.MAX, sums.MIN, sums.ADD))
 _ENCODINGS: Final = frozenset((int(pb.VALUE_ENCODING_V8), sums.LE64, int(pb.VALUE_ENCODING_BYTES)))
 _PLAIN: Final = _ENCODINGS - {sums.LE64}
 _INVALID: Final = int(pb.OUTCOME_INVALID)
+_OUT_OF_RANGE: Final = int(pb.OUTCOME_RANGE_ERROR)
 
 SUFFIX_SIZE: Final = 22
 """What a versionstamp adds to a key: one more string part."""
@@ -50,6 +56,8 @@ def mutate(entry: "Entry", mutation: pb.Mutation, stamp: bytes, number: int) -> 
             raise Refused(_INVALID, "a key with its versionstamp is too long")
         _set(entry, mutation, full, stamp, number)
         entry.result.changed_keys.append(key)
+    elif kind == _TOUCH and entry.data_version > 1:
+        _touch(entry, mutation, key, stamp, number)
     else:
         raise Refused(_INVALID, "unknown mutation type")
 
@@ -66,6 +74,49 @@ def _set(entry: "Entry", mutation: pb.Mutation, key: bytes, stamp: bytes, number
     if expire_in_ms > MAX_DURATION:
         raise Refused(_INVALID, "expire_in is too large")
     keyspace.write_expiring(entry, key, encoding, value, stamp, entry.time_ms + expire_in_ms, number)
+
+
+def _touch(entry: "Entry", mutation: pb.Mutation, key: bytes, stamp: bytes, number: int) -> None:
+    expire_at_ms = None
+    if mutation.HasField("expire_in_ms"):
+        if mutation.expire_in_ms > MAX_DURATION:
+            raise Refused(_INVALID, "expire_in is too large")
+        expire_at_ms = entry.time_ms + mutation.expire_in_ms
+    keyspace.touch(entry, key, expire_at_ms, stamp, number)
+
+
+def is_long(entry: "Entry", mutation: pb.Mutation) -> bool:
+    """Whether a mutation takes more than a moment, and is to be carried out by `delete_range`."""
+    return mutation.type == _DELETE_RANGE and entry.data_version > 1
+
+
+def delete_range(entry: "Entry", mutation: pb.Mutation) -> Generator[None, None, None]:
+    """Delete the keys of a range, or the first few of them; raises Refused with nothing changed. All ranges of a commit
+    together may hold as many keys as one entry can well bear."""
+    start, end, limit = mutation.key, mutation.end, mutation.limit
+    if not end or max(len(start), len(end)) > MAX_READ_KEY_SIZE or limit > MAX_DELETED_RANGE_KEYS:
+        raise Refused(_INVALID, "a range that is to be deleted has no end, or is beyond the limits")
+    left = MAX_DELETED_RANGE_KEYS - entry.deleted
+    most = min(limit or left + 1, left + 1)
+    found: list[bytes] = []
+    # collected first: deleting would move them from under the cursor
+    for key in trie.keys(entry.rows.txn, start, end):
+        found.append(key)
+        if len(found) == most:
+            break
+        if len(found) & 0x3F == 0 and entry.spend(8):
+            yield
+    if len(found) > left:
+        raise Refused(
+            _OUT_OF_RANGE,
+            f"the ranges hold more than {MAX_DELETED_RANGE_KEYS:,} keys (MAX_DELETED_RANGE_KEYS): nothing was deleted",
+        )
+    for key in found:
+        if not keyspace.delete(entry, key):
+            raise checked.missing(trie.ROOT + key)
+        entry.deleted += 1
+        if entry.spend(2):
+            yield
 
 
 def _combine(entry: "Entry", mutation: pb.Mutation, key: bytes, stamp: bytes) -> None:

@@ -15,12 +15,25 @@ from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
 _LAST_NUMBER = b"\xff\xff"
 
 
-def make_entry(key: bytes, row: bytes) -> pb.KvEntry:
+def make_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
     kind = row[0]
     if kind & EXPIRES:
+        expire_at_ms = records.expiry_of(row) if with_expiry else 0
         kind, value = records.value_of(row)
-        return pb.KvEntry(key=key, value=value, encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
+        return pb.KvEntry(
+            key=key,
+            value=value,
+            encoding=kind,  # type: ignore[arg-type]
+            versionstamp=row[1:11],
+            expire_at_ms=expire_at_ms,
+        )
     return pb.KvEntry(key=key, value=row[11:], encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
+
+
+def make_bare_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
+    """A row without its value and what that is."""
+    expire_at_ms = records.expiry_of(row) if with_expiry and row[0] & EXPIRES else 0
+    return pb.KvEntry(key=key, versionstamp=row[1:11], expire_at_ms=expire_at_ms)
 
 
 class Snapshot:
@@ -81,7 +94,7 @@ class Snapshot:
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
 
-    def get(self, key: bytes) -> pb.KvEntry:
+    def get(self, key: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
         """The key's row; its versionstamp is empty if there is none."""
         try:
             name = trie.ROOT + key
@@ -89,7 +102,7 @@ class Snapshot:
             stored = None if place is None else self._get(place)
             if stored is None:
                 return pb.KvEntry(key=key)
-            return make_entry(key, checked.unseal(name, stored))
+            return make_entry(key, checked.unseal(name, stored), with_expiry=with_expiry)
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
 
@@ -100,15 +113,27 @@ class Snapshot:
 
     def iter_range(self, selected: pb.ReadRange) -> Iterator[pb.KvEntry]:
         """The same one by one, so that a long list can be served in slices. The snapshot must stay open meanwhile."""
+        for key, row in self.iter_rows(selected):
+            yield make_entry(key, row)
+
+    def iter_rows(self, selected: pb.ReadRange) -> Iterator[tuple[bytes, bytes]]:
+        """The same as they are stored: for `make_entry` and `make_bare_entry`."""
         left = selected.limit
         if not left:
             return
         try:
-            for key, row in trie.scan(self.txn, selected.start, selected.end, reverse=selected.reverse):
-                yield make_entry(key, row)
+            for found in trie.scan(self.txn, selected.start, selected.end, reverse=selected.reverse):
+                yield found
                 left -= 1
                 if not left:
                     return
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
+
+    def iter_keys(self, selected: pb.ReadRange) -> Iterator[bytes]:
+        """All keys of start <= key < end, whatever the limit, ascending; their rows are not looked at."""
+        try:
+            yield from trie.keys(self.txn, selected.start, selected.end)
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
 
@@ -120,4 +145,4 @@ class Snapshot:
             row = None if stored is None else checked.unseal(trie.ROOT + key, stored)
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
-        return None if row is None or not row[0] & EXPIRES else int.from_bytes(row[11:19], "big")
+        return None if row is None or not row[0] & EXPIRES else records.expiry_of(row)

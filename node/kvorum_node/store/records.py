@@ -103,16 +103,41 @@ def unpack_cluster(row: bytes) -> tuple[bytes, int]:
     return row[:16], int.from_bytes(row[16:], "big")
 
 
-# ---- rows of user keys: encoding (| EXPIRES), versionstamp, [expiry time, number of the mutation], value
+# ---- rows of user keys: encoding (| EXPIRES (| TOUCHED)), versionstamp, [expiry time, number of the mutation,
+# [stamp of the touch]], value
 
 EXPIRES: Final = 0x10
+TOUCHED: Final = 0x20
+"""Besides EXPIRES: the expiry was set by a later commit than the one that wrote the value, and keeps that one's
+stamp. A touch keeps the versionstamp of the row, so two keys of one commit may be touched to one time by the first
+mutations of two others: only the commit that touches tells them apart in the index."""
 _VALUE_AT: Final = 1 + STAMP_SIZE
 _EXPIRING_VALUE_AT: Final = _VALUE_AT + 10
+_TOUCHED_VALUE_AT: Final = _EXPIRING_VALUE_AT + STAMP_SIZE
+_ENCODING: Final = 0x0F
 
 
 def expiry_index_key(row: bytes) -> bytes:
-    """The index key of an expiring row: expiry time, versionstamp, number of the mutation."""
-    return EXPIRY + row[11:19] + row[1:11] + row[19:21]
+    """The index key of an expiring row: expiry time, then stamp and number of the mutation that set it."""
+    return EXPIRY + row[11:19] + (row[21:31] if row[0] & TOUCHED else row[1:11]) + row[19:21]
+
+
+def expiry_of(row: bytes) -> int:
+    """When an expiring row expires, Unix milliseconds."""
+    return int.from_bytes(row[11:19], "big")
+
+
+def touched_row(row: bytes, expire_at_ms: int, number: int, stamp: bytes) -> bytes:
+    """A row with the expiry that mutation `number` of the commit `stamp` gives to it."""
+    encoding, value = value_of(row)
+    expiry = expire_at_ms.to_bytes(8, "big") + number.to_bytes(2, "big") + stamp
+    return bytes((encoding | EXPIRES | TOUCHED,)) + row[1:11] + expiry + value
+
+
+def lasting_row(row: bytes) -> bytes:
+    """A row without its expiry."""
+    encoding, value = value_of(row)
+    return bytes((encoding,)) + row[1:11] + value
 
 
 def stamp_of(row: bytes) -> bytes:
@@ -123,7 +148,7 @@ def value_of(row: bytes) -> tuple[int, bytes]:
     """Encoding and value."""
     kind = row[0]
     if kind & EXPIRES:
-        return kind ^ EXPIRES, row[_EXPIRING_VALUE_AT:]
+        return kind & _ENCODING, row[_TOUCHED_VALUE_AT if kind & TOUCHED else _EXPIRING_VALUE_AT :]
     return kind, row[_VALUE_AT:]
 
 
@@ -152,10 +177,11 @@ def unpack_session(row: bytes) -> tuple[int, int, bytes]:
 
 
 Refusal = tuple[int, tuple[int, ...], str]
-"""Outcome, failing checks, message of a write that was executed and not done."""
+"""Outcome, failing checks, message of a write that was executed and not done. Or DONE, the number of keys that its
+ranges deleted in place of the checks, and no message."""
 StoredResult = tuple[int, int, int, Refusal | None]
-"""Seq, CRC-32 of the operation, number of the commit in its entry, and None if it was done. A plain tuple: one is made
-for each write, and a named one takes ten times as long."""
+"""Seq, CRC-32 of the operation, number of the commit in its entry, and None if it was done and has nothing to say. A
+plain tuple: one is made for each write, and a named one takes ten times as long."""
 
 _RESULTS: Final = struct.Struct(">QHH")
 _DONE: Final = struct.Struct(">QIH")

@@ -34,6 +34,7 @@ _TRIM_EVERY: Final = 256
 """Entries between two looks at how much the mirrors hold; an entry adds one row for each of its sessions."""
 _MAX_NAME: Final = 256
 
+_DONE: Final = pb.OUTCOME_DONE
 _ABANDONED: Final = pb.OUTCOME_ABANDONED
 _WINDOW: Final = pb.OUTCOME_WINDOW
 _REUSED: Final = pb.OUTCOME_SEQ_REUSED
@@ -139,10 +140,13 @@ def _repeated(stored: StoredResult, prefix: bytes, digest: int, number: int) -> 
 
 
 def fill(result: pb.WriteResult, refusal: Refusal) -> None:
-    """Make a result that of a refused write."""
-    outcome, failed_checks, message = refusal
+    """Make a result that of a refused write, or of one that has something to say."""
+    outcome, numbers, message = refusal
     result.outcome = outcome  # type: ignore[assignment]
-    result.failed_checks.extend(failed_checks)
+    if outcome == _DONE:
+        (result.deleted,) = numbers
+        return
+    result.failed_checks.extend(numbers)
     result.message = message
 
 

@@ -89,6 +89,12 @@ def scan(
     return (_descend if reverse else _ascend)(txn, start, end, ROOT, b"")
 
 
+def keys(txn: "lmdb.Transaction[bytes]", start: bytes, end: bytes) -> Iterator[bytes]:
+    """Keys of start <= key < end, in ascending order. As `scan`, but no row is looked at, so nothing of large values is
+    read from the disk, nor is any row's checksum verified."""
+    return _ascend_keys(txn, start, end, ROOT, b"") if start < end else iter(())
+
+
 def _ceiling(namespace: bytes, end: bytes | None) -> bytes:
     """The lowest LMDB key of which everything at or above it lies at or above `end`."""
     if end is None:
@@ -151,3 +157,23 @@ def _descend(
             yield _row(prefix, name, stored)
         else:
             return
+
+
+def _ascend_keys(
+    txn: "lmdb.Transaction[bytes]", start: bytes, end: bytes | None, namespace: bytes, prefix: bytes
+) -> Iterator[bytes]:
+    """The walk of `_ascend`, over names alone."""
+    ceiling = _ceiling(namespace, end)
+    cursor = txn.cursor()
+    if not cursor.set_range(namespace + start[:CHUNK]):
+        return
+    low = start if len(start) > CHUNK else b""
+    for name in cursor.iternext(keys=True, values=False):
+        if name >= ceiling:
+            return
+        if len(name) == _NODE_SIZE:
+            inner_start, inner_end = _below(name, start, end)
+            child = checked.unseal(name, cursor.value())
+            yield from _ascend_keys(txn, inner_start, inner_end, child, prefix + name[8:-1])
+        elif not low or name[8:] >= low:
+            yield prefix + name[8:]

@@ -18,7 +18,10 @@ from .records import MESSAGE_ID_SIZE, STAMP_SIZE
 _SET: Final = int(pb.MUTATION_TYPE_SET)
 _DELETE: Final = int(pb.MUTATION_TYPE_DELETE)
 _SET_SUFFIX: Final = int(pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY)
+_TOUCH: Final = int(pb.MUTATION_TYPE_TOUCH)
+_DELETE_RANGE: Final = int(pb.MUTATION_TYPE_DELETE_RANGE)
 _ARITHMETIC: Final = frozenset((sums.SUM, sums.MAX, sums.MIN, sums.ADD))
+_VALUELESS: Final = frozenset((_DELETE, _TOUCH, _DELETE_RANGE))
 _ENCODINGS: Final = frozenset((int(pb.VALUE_ENCODING_V8), sums.LE64, int(pb.VALUE_ENCODING_BYTES)))
 _PLAIN: Final = _ENCODINGS - {sums.LE64}
 _CHECKS: Final = frozenset((int(pb.CHECK_KIND_EQUALS), int(pb.CHECK_KIND_EXISTS), int(pb.CHECK_KIND_NOT_NEWER)))
@@ -31,9 +34,9 @@ _RETRY: Final = int(pb.SETTLE_KIND_RETRY)
 _INTERVAL_SIZE: Final = 4
 
 
-def validate(write: pb.AtomicWrite) -> None:
+def validate(write: pb.AtomicWrite) -> int:
     """Raise InvalidArgument or LimitExceeded (of `kvorum.errors`) if the write can never be right; the message names
-    the part.
+    the part. Returns how many keys its ranges may delete.
 
     Fields that this version does not know are refused too: ignoring a kind of check that a newer client relies on would
     be worse than an error. The write is not to be used after it was refused.
@@ -44,7 +47,7 @@ def validate(write: pb.AtomicWrite) -> None:
         raise InvalidArgument("the write has fields that this version does not know")
     mutations, checks, enqueues, settles = write.mutations, write.checks, write.enqueues, write.settles
     if len(mutations) == 1 and not (checks or enqueues or settles) and _is_plain_set(mutations[0]):
-        return
+        return 0
     parts = len(mutations) + len(enqueues) + len(settles)
     if parts > limits.MAX_MUTATIONS:
         raise LimitExceeded("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and settles of a write")
@@ -52,11 +55,13 @@ def validate(write: pb.AtomicWrite) -> None:
         raise LimitExceeded("MAX_CHECKS", limits.MAX_CHECKS, len(checks), "checks of a write")
     for at, check in enumerate(checks):
         _check(check, f"check {at}")
-    key_size = value_size = 0
+    key_size = value_size = deletes = 0
     for at, mutation in enumerate(mutations):
         keys, values = _mutation(mutation, at)
         key_size += keys
         value_size += values
+        if mutation.type == _DELETE_RANGE:
+            deletes += mutation.limit or limits.MAX_DELETED_RANGE_KEYS
     if key_size > limits.MAX_TOTAL_KEY_SIZE:
         raise LimitExceeded("MAX_TOTAL_KEY_SIZE", limits.MAX_TOTAL_KEY_SIZE, key_size, "keys of a write")
     total = size if size <= limits.MAX_TOTAL_WRITE_SIZE else key_size + value_size + _other_size(write)
@@ -66,6 +71,7 @@ def validate(write: pb.AtomicWrite) -> None:
         _settle(verdict, f"settle {at}")
     if total > limits.MAX_TOTAL_WRITE_SIZE:
         raise LimitExceeded("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, total, "size of a write")
+    return min(deletes, limits.MAX_DELETED_RANGE_KEYS)
 
 
 def _is_plain_set(mutation: pb.Mutation) -> bool:
@@ -78,14 +84,16 @@ def _is_plain_set(mutation: pb.Mutation) -> bool:
         and mutation.encoding in _PLAIN
         and not mutation.HasField("expire_in_ms")
         and not _has_bounds(mutation)
+        and not mutation.end
+        and not mutation.limit
     )
 
 
 def _other_size(write: pb.AtomicWrite) -> int:
-    """Checked and deleted keys, payloads, queue names, undelivered keys, backoff steps and reasons. Looked at only if
-    all bytes together exceed the limit."""
+    """Checked, deleted and touched keys, ends of ranges, payloads, queue names, undelivered keys, backoff steps and
+    reasons. Looked at only if all bytes together exceed the limit."""
     total = sum(len(check.key) for check in write.checks)
-    total += sum(len(mutation.key) for mutation in write.mutations if mutation.type == _DELETE)
+    total += sum(len(mutation.key) + len(mutation.end) for mutation in write.mutations if mutation.type in _VALUELESS)
     for message in write.enqueues:
         total += len(message.payload) + len(message.queue) + sum(map(len, message.keys_if_undelivered))
         total += _INTERVAL_SIZE * len(message.backoff.delays_ms)
@@ -119,21 +127,22 @@ def _check(check: pb.Check, at: str) -> None:
 
 
 def _mutation(mutation: pb.Mutation, number: int) -> tuple[int, int]:
-    """Sizes of key and value that count towards the totals; a delete's key counts only towards the size of the
-    whole."""
+    """Sizes of key and value that count towards the totals; the key of one without a value counts only towards the size
+    of the whole."""
     at = f"mutation {number}"
     kind, key, value = mutation.type, mutation.key, mutation.value
+    if kind in _VALUELESS:
+        _valueless(mutation, at)
+        return 0, 0
+    if mutation.end or mutation.limit:
+        raise InvalidArgument(f"{at}: only the deletion of a range takes an end or a limit")
     if kind in (_SET, _SET_SUFFIX):
         key_size = _key(key, at, SUFFIX_SIZE if kind == _SET_SUFFIX else 0)
         _set(mutation, value, at)
         return key_size, len(value)
     _key(key, at)
     if mutation.HasField("expire_in_ms"):
-        raise InvalidArgument(f"{at}: only a set can expire")
-    if kind == _DELETE:
-        if value or mutation.encoding or _has_bounds(mutation):
-            raise InvalidArgument(f"{at}: a delete takes no value")
-        return 0, 0
+        raise InvalidArgument(f"{at}: only a set or a touch takes an expiry")
     if kind not in _ARITHMETIC:
         raise InvalidArgument(f"{at}: unknown type {kind}")
     for part in (value, mutation.sum_min, mutation.sum_max):
@@ -152,11 +161,48 @@ def _set(mutation: pb.Mutation, value: bytes, at: str) -> None:
     if encoding == sums.LE64 and len(value) != 8:
         raise InvalidValue(f"a 64-bit value has 8 bytes, got {len(value)}", at)
     _value(value, f"value of {at}")
+    _expiry(mutation, at)
+    if _has_bounds(mutation):
+        raise InvalidArgument(f"{at}: only a sum takes limits")
+
+
+def _expiry(mutation: pb.Mutation, at: str) -> None:
     expire_in = mutation.expire_in_ms
     if expire_in > limits.MAX_EXPIRE_IN:
         raise LimitExceeded("MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN, expire_in, f"expire_in of {at}")
-    if _has_bounds(mutation):
-        raise InvalidArgument(f"{at}: only a sum takes limits")
+
+
+def _valueless(mutation: pb.Mutation, at: str) -> None:
+    """A delete, a touch, or the deletion of a range."""
+    kind = mutation.type
+    name = {_DELETE: "a delete", _TOUCH: "a touch"}.get(kind, "the deletion of a range")
+    if mutation.value or mutation.encoding or _has_bounds(mutation):
+        raise InvalidArgument(f"{at}: {name} takes no value")
+    if kind == _DELETE_RANGE:
+        _range(mutation, at)
+    else:
+        _key(mutation.key, at)
+        if mutation.end or mutation.limit:
+            raise InvalidArgument(f"{at}: {name} takes no end and no limit")
+    if kind == _TOUCH:
+        _expiry(mutation, at)
+        if mutation.HasField("expire_in_ms") and not mutation.expire_in_ms:
+            raise InvalidArgument(f"{at}: expire_in of a touch must be above zero; delete the key instead")
+    elif mutation.HasField("expire_in_ms"):
+        raise InvalidArgument(f"{at}: only a set or a touch takes an expiry")
+
+
+def _range(mutation: pb.Mutation, at: str) -> None:
+    start, end, limit = mutation.key, mutation.end, mutation.limit
+    for name, bound in (("start", start), ("end", end)):
+        if len(bound) > limits.MAX_READ_KEY_SIZE:
+            raise LimitExceeded("MAX_READ_KEY_SIZE", limits.MAX_READ_KEY_SIZE, len(bound), f"{name} of {at}")
+    if not end:
+        raise InvalidArgument(f"{at}: the deletion of a range needs an end")
+    if start > end:
+        raise InvalidArgument(f"{at}: the range that is to be deleted ends before it begins")
+    if limit > limits.MAX_DELETED_RANGE_KEYS:
+        raise LimitExceeded("MAX_DELETED_RANGE_KEYS", limits.MAX_DELETED_RANGE_KEYS, limit, f"limit of {at}")
 
 
 def _has_bounds(mutation: pb.Mutation) -> bool:

@@ -93,7 +93,7 @@ def test_limits_are_named(parts: list[Part], limit: str, got: int) -> None:
         (put(b"k", encoding=pb.VALUE_ENCODING_UNSPECIFIED), "unknown value encoding 0"),
         (put(b"k", b"x", encoding=LE64), "a 64-bit value has 8 bytes, got 1"),
         (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_DELETE, value=b"x"), "a delete takes no value"),
-        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_DELETE, expire_in_ms=1), "only a set can expire"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_DELETE, expire_in_ms=1), "only a set or a touch takes an expiry"),
         (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_SET, encoding=BYTES, sum_clamp=True), "only a sum takes limits"),
         (combine(pb.MUTATION_TYPE_SUM, b"k", b"short"), "non-U64 operand"),
         (combine(pb.MUTATION_TYPE_MAX, b"k", 1), "Failed to perform 'max' mutation on a non-U64 operand"),
