@@ -20,9 +20,11 @@ from kvorum.kvu64 import KvU64
 from kvorum.listing import ListIterator
 from kvorum.message import Message
 from kvorum.mutation import CommitVersionstamp, commit_versionstamp
+from kvorum.transaction import UNCOMMITTED, Transaction
 from kvorum.watch import Watch
 
 __all__ = [
+    "UNCOMMITTED",
     "AtomicOperation",
     "CommitResult",
     "CommitVersionstamp",
@@ -37,6 +39,7 @@ __all__ = [
     "ListIterator",
     "Message",
     "Opening",
+    "Transaction",
     "Watch",
     "__version__",
     "commit_versionstamp",

@@ -24,10 +24,12 @@ from kvorum.mutation import (
     SUFFIX_SIZE,
     SetKey,
     delete_mutation,
+    delete_range_mutation,
     enqueue_message,
     extremum_mutation,
     set_mutation,
     sum_mutation,
+    touch_mutation,
     write_key,
 )
 
@@ -36,6 +38,8 @@ _NUMERIC: Final = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MIN, pb.MUTA
 _SHOWN_KEYS: Final = 3
 _SHOWN_SIZE: Final = 120
 """Characters of a key in an error."""
+_TOO_MANY: Final = "MAX_DELETED_RANGE_KEYS"
+"""In an error: it is about ranges, not about sums."""
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
 
 
@@ -135,11 +139,32 @@ class AtomicBuilder:
     def delete(self, key: Sequence[KeyPart]) -> Self:
         """Remove a key; fine if it is absent. Errors: InvalidKey, LimitExceeded."""
         self._forgotten = False
-        mutation = delete_mutation(key)
-        self._write.mutations.append(mutation)
-        self._size += len(mutation.key)
-        self._forgotten = True
-        return self
+        return self._bare(delete_mutation(key))
+
+    def delete_range(self, start: Sequence[KeyPart], end: Sequence[KeyPart]) -> Self:
+        """Remove every key from `start` on and before `end`: as all parts, with the others or not at all.
+
+        The ranges of one operation may hold 1,000 keys together; if they hold more the commit raises OutOfRange.
+        `CommitResult.deleted` tells how many there were. Without a commit that large: `Kv.delete_range`.
+
+        Errors: InvalidKey, LimitExceeded.
+        """
+        return self._range(None, start, end)
+
+    def delete_prefix(self, prefix: Sequence[KeyPart]) -> Self:
+        """Remove every key below a prefix, but not the prefix itself. See `delete_range`."""
+        return self._range(prefix, None, None)
+
+    def touch(self, key: Sequence[KeyPart], *, expire_in: Duration | None) -> Self:
+        """Let a key expire `expire_in` (above zero) after the commit instead of when it would have; None: never.
+
+        Value and versionstamp stay as they are: checks still pass, and no watch hears of it. An absent key stays
+        absent; add `check(key, exists=True)` where that shall be noticed.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded.
+        """
+        self._forgotten = False
+        return self._bare(touch_mutation(key, expire_in))
 
     def sum(
         self,
@@ -214,6 +239,19 @@ class AtomicBuilder:
 
     # ---- for the commit
 
+    def _range(
+        self, prefix: Sequence[KeyPart] | None, start: Sequence[KeyPart] | None, end: Sequence[KeyPart] | None
+    ) -> Self:
+        self._forgotten = False
+        return self._bare(delete_range_mutation(prefix, start, end))
+
+    def _bare(self, mutation: pb.Mutation) -> Self:
+        """Add a mutation without a value."""
+        self._write.mutations.append(mutation)
+        self._size += len(mutation.key) + len(mutation.end)
+        self._forgotten = True
+        return self
+
     def _valued(self, mutation: pb.Mutation) -> Self:
         key_size = len(mutation.key) + (SUFFIX_SIZE if mutation.type == _SUFFIXED else 0)
         self._key_size += key_size
@@ -243,7 +281,7 @@ class AtomicBuilder:
             return commit_result(outcome)
         except (TypeMismatch, OutOfRange) as error:
             keys = [_shown_key(one.key) for one in self._write.mutations if one.type in _NUMERIC]
-            if not keys:
+            if not keys or _TOO_MANY in str(error):
                 raise
             more = f" … ({len(keys)} keys)" if len(keys) > _SHOWN_KEYS else ""
             raise type(error)(f"{' or '.join(keys[:_SHOWN_KEYS])}{more}: {error}") from None

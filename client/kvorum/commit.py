@@ -15,6 +15,8 @@ class CommitResult(NamedTuple):
     """Of the commit, 20 hex digits; None if a check failed."""
     failed_checks: tuple[int, ...] = ()
     """Indexes of all failing checks, in the order in which they were added."""
+    deleted: int = 0
+    """Keys that its `delete_range` and `delete_prefix` removed."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -25,7 +27,7 @@ def commit_result(outcome: WriteOutcome) -> CommitResult:
     result = outcome.result
     what = result.outcome
     if what == pb.OUTCOME_DONE:
-        return CommitResult(True, outcome.versionstamp.hex())
+        return CommitResult(True, outcome.versionstamp.hex(), deleted=result.deleted)
     if what == pb.OUTCOME_CHECK_FAILED:
         return CommitResult(False, None, tuple(result.failed_checks))
     if what == pb.OUTCOME_TYPE_ERROR:

@@ -1,6 +1,7 @@
 """What a read gives back: a key, its value, and the versionstamp of the commit that wrote it."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -51,13 +52,20 @@ def answered(key: Key, row: pb.KvEntry) -> Entry:
         raise DataError(f"{key!r}: {error}") from error
 
 
-def found(row: pb.KvEntry) -> Entry:
-    """The entry of a row that a range held. Errors: DataError, naming the key."""
+def found(row: pb.KvEntry, *, keys_only: bool = False) -> Entry:
+    """The entry of a row that a range held; with `keys_only` its value is None. Errors: DataError, naming the key."""
     try:
         key = decode_key(row.key)
     except InvalidKey as error:
         raise DataError(f"the stored key {row.key.hex()} cannot be decoded: {error}") from error
-    return answered(key, row)
+    return Entry(key, None, row.versionstamp.hex()) if keys_only else answered(key, row)
+
+
+def time_left(answer: pb.ReadResult) -> timedelta | None:
+    """How long the one key of a read with expiry has to live; None = for ever, or it is absent."""
+    expire_at_ms = answer.entries[0].expire_at_ms
+    # What is due is there until it is swept, and the node that was asked only knows about what time it is.
+    return timedelta(milliseconds=max(0, expire_at_ms - answer.time_ms)) if expire_at_ms else None
 
 
 def parse_versionstamp(text: str) -> bytes:

@@ -79,7 +79,9 @@ class TypeMismatch(KvorumError, TypeError):
 
 
 class OutOfRange(KvorumError, ArithmeticError):
-    """A sum would leave its limits, and clamping was not asked for."""
+    """A sum would leave its limits, and clamping was not asked for; or the ranges that an atomic operation deletes hold
+    too many keys.
+    """
 
     outcome = "not applied"
 
@@ -120,6 +122,15 @@ class DeadlineExceeded(Unavailable, TimeoutError):
     """The call's timeout passed before anything could have been applied. For writes that may have been applied see
     `OutcomeUnknown`.
     """
+
+
+class Conflict(KvorumError):
+    """A transaction was tried as often as it may be, and each time something that it had read was changed by others
+    before it could commit.
+    """
+
+    retryable = True
+    outcome = "not applied"
 
 
 # ---- look whether it happened

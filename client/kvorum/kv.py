@@ -4,7 +4,8 @@ import asyncio
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -14,19 +15,32 @@ from kvorum.commit import CommitResult, commit_result
 from kvorum.consistency import Consistency, relax
 from kvorum.durations import Duration, seconds
 from kvorum.embedded import open_embedded
-from kvorum.entry import Entry, answered, own_key
+from kvorum.entry import Entry, answered, own_key, time_left
 from kvorum.errors import LimitExceeded
 from kvorum.keys import KeyPart
 from kvorum.link import Link
-from kvorum.listing import ListIterator, Walk
+from kvorum.listing import ListIterator, Walk, count_read
 from kvorum.message import Message
-from kvorum.mutation import SetKey, check_list, delete_mutation, enqueue_message, read_key, set_mutation
+from kvorum.mutation import (
+    SetKey,
+    check_list,
+    delete_mutation,
+    delete_range_mutation,
+    enqueue_message,
+    read_key,
+    set_mutation,
+    touch_write,
+)
 from kvorum.queue import DEFAULT_CONCURRENCY, Handler, Listener
+from kvorum.steps import DELETE_STEP, DeleteSteps
 from kvorum.target import Folder, parse_target
+from kvorum.transaction import DEFAULT_ATTEMPTS, Transaction, run
 from kvorum.watch import Watch
 
 if TYPE_CHECKING:
     import grpc
+
+T = TypeVar("T")
 
 
 class Kv:
@@ -88,6 +102,44 @@ class Kv:
         answer = await link.backend.read(read, timeout=within)
         return [answered(own_key(key), row) for key, row in zip(keys, answer.entries, strict=True)]
 
+    async def expires_in(
+        self,
+        key: Sequence[KeyPart],
+        *,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> timedelta | None:
+        """How long a key has to live, in the cluster's time; None if it does not expire, or is absent.
+
+        A key that is due is there until it is swept, a moment later. Errors: as `get`.
+        """
+        read = pb.Read(keys=(read_key(key),), with_expiry=True)
+        relax(read, consistency, max_age)
+        link = self._link
+        return time_left(await link.backend.read(read, timeout=link.within(timeout)))
+
+    async def count(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> int:
+        """The number of keys that a list with the same selector would show, in one snapshot.
+
+        The node looks at each key, though not at its value: about a million in a second, and it gives up after 10 s.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded.
+        """
+        read = count_read(prefix, start, end, consistency, max_age)
+        link = self._link
+        answer = await link.backend.read(read, timeout=link.within(timeout))
+        return answer.ranges[0].count
+
     def list(
         self,
         prefix: Sequence[KeyPart] | None = None,
@@ -98,6 +150,7 @@ class Kv:
         reverse: bool = False,
         cursor: str | None = None,
         batch_size: int | None = None,
+        keys_only: bool = False,
         consistency: Consistency = "strong",
         max_age: Duration | None = None,
         timeout: Duration | None = None,
@@ -107,6 +160,7 @@ class Kv:
         Give `prefix`, `prefix` with `start` or `end`, or `start` and `end`; None is the same as not given, and the
         prefix `()` means everything. Entries are read in batches of `batch_size` (≤ 1,000; by default the limit or
         100, at most 500); each batch is one snapshot, and `timeout` is for each. `cursor` is that of an earlier list.
+        With `keys_only` the values stay where they are, and are None.
 
         Errors: InvalidKey, InvalidArgument, LimitExceeded, at once; DataError while iterating.
         """
@@ -120,6 +174,7 @@ class Kv:
             batch_size=batch_size,
             consistency=consistency,
             max_age=max_age,
+            keys_only=keys_only,
         )
         return ListIterator(walk, self._link, self._link.within(timeout))
 
@@ -153,9 +208,66 @@ class Kv:
         op = pb.AtomicWrite(mutations=(delete_mutation(key),))
         return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
 
+    async def touch(
+        self, key: Sequence[KeyPart], *, expire_in: Duration | None, timeout: Duration | None = None
+    ) -> bool:
+        """Let a key expire `expire_in` (above zero) from now on instead of when it would have; None: never. False if it
+        is absent.
+
+        Value and versionstamp stay as they are: checks still pass, and no watch hears of it.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded.
+        """
+        link = self._link
+        op = touch_write(key, expire_in)
+        return commit_result(await link.backend.write(op, timeout=link.within(timeout))).ok
+
+    async def delete_range(
+        self, start: Sequence[KeyPart], end: Sequence[KeyPart], *, timeout: Duration | None = None
+    ) -> int:
+        """Remove every key from `start` on and before `end`, and return how many there were.
+
+        In commits of up to 1,000 keys, so it is not atomic: after an error some are gone (a note of the error says how
+        many for certain), and calling again goes on. `timeout` is for each commit. All or nothing, up to 1,000 keys:
+        `AtomicOperation.delete_range`.
+
+        Errors: InvalidKey, LimitExceeded.
+        """
+        return await self._delete_steps(delete_range_mutation(None, start, end, limit=DELETE_STEP), timeout)
+
+    async def delete_prefix(self, prefix: Sequence[KeyPart], *, timeout: Duration | None = None) -> int:
+        """Remove every key below a prefix, but not the prefix itself. See `delete_range`."""
+        return await self._delete_steps(delete_range_mutation(prefix, None, None, limit=DELETE_STEP), timeout)
+
+    async def _delete_steps(self, mutation: pb.Mutation, timeout: Duration | None) -> int:
+        link = self._link
+        op, within = pb.AtomicWrite(mutations=(mutation,)).SerializeToString(), link.within(timeout)
+        steps = DeleteSteps()
+        while not steps.done:
+            with steps.counting():
+                steps.took(commit_result(await link.backend.write(op, timeout=within)))
+        return steps.deleted
+
     def atomic(self) -> AtomicOperation:
         """An atomic operation, to be filled and committed."""
         return AtomicOperation(self._link)
+
+    async def transaction(
+        self,
+        function: Callable[[Transaction], Awaitable[T]],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: Duration | None = None,
+    ) -> T:
+        """Run a coroutine function that reads and writes through a `Transaction`, commit it, and return its result.
+
+        All of it happens at once, as if nobody else were there, or not at all: if anything that it read was written
+        meanwhile it runs again, after a short random pause, up to `attempts` times within `timeout`. So it should do
+        nothing but read and write through the transaction. What it raises is passed on, and nothing is written.
+
+        Errors: Conflict; those of an atomic operation, of which OutcomeUnknown is never tried again.
+        """
+        return await run(self._link, function, attempts, timeout)
 
     # ---- queues
 

@@ -37,6 +37,7 @@ class Walk:
         batch_size: int | None,
         consistency: Consistency,
         max_age: Duration | None,
+        keys_only: bool = False,
     ) -> None:
         self._selected = select(prefix, start, end)
         self._limit = None if limit is None else _positive(limit, "limit")
@@ -47,6 +48,7 @@ class Walk:
             if self._batch > limits.MAX_READ_ENTRIES:
                 raise LimitExceeded("MAX_READ_ENTRIES", limits.MAX_READ_ENTRIES, self._batch, "batch_size")
         self._reverse = bool(reverse)
+        self._keys_only = bool(keys_only)
         self._start, self._end = resume(self._selected, "" if cursor is None else cursor, reverse=self._reverse)
         self._template = pb.Read()
         relax(self._template, consistency, max_age)
@@ -92,7 +94,7 @@ class Walk:
                 return None
         read = pb.Read()
         read.CopyFrom(self._template)
-        read.ranges.add(start=self._start, end=self._end, limit=size, reverse=self._reverse)
+        read.ranges.add(start=self._start, end=self._end, limit=size, reverse=self._reverse, keys_only=self._keys_only)
         return read
 
     def take(self, read: pb.Read, answer: pb.ReadResult) -> None:
@@ -115,7 +117,22 @@ class Walk:
         row = self._rows.popleft()
         self._given += 1
         self._last = row.key
-        return found(row)
+        return found(row, keys_only=self._keys_only)
+
+
+def count_read(
+    prefix: Sequence[KeyPart] | None,
+    start: Sequence[KeyPart] | None,
+    end: Sequence[KeyPart] | None,
+    consistency: Consistency,
+    max_age: Duration | None,
+) -> pb.Read:
+    """A read that counts what a list with the same selector would show. Errors: as `Kv.list`."""
+    selected = select(prefix, start, end)
+    read = pb.Read()
+    read.ranges.add(start=selected.start, end=selected.end, count_only=True)
+    relax(read, consistency, max_age)
+    return read
 
 
 def _positive(number: int, name: str) -> int:

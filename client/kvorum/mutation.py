@@ -12,6 +12,7 @@ from kvorum.durations import Duration, milliseconds
 from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded
 from kvorum.keys import KeyPart, encode_key
 from kvorum.kvu64 import KvU64
+from kvorum.selector import select
 from kvorum.values import encode_number, encode_payload, encode_value
 
 _SET: Final = pb.MUTATION_TYPE_SET
@@ -92,6 +93,38 @@ def set_mutation(key: SetKey, value: object, expire_in: Duration | None) -> pb.M
 def delete_mutation(key: Sequence[KeyPart]) -> pb.Mutation:
     """Errors: InvalidKey, LimitExceeded."""
     return pb.Mutation(key=write_key(key), type=pb.MUTATION_TYPE_DELETE)
+
+
+def touch_mutation(key: Sequence[KeyPart], expire_in: Duration | None) -> pb.Mutation:
+    """Errors: InvalidKey, InvalidArgument, LimitExceeded."""
+    mutation = pb.Mutation(key=write_key(key), type=pb.MUTATION_TYPE_TOUCH)
+    if expire_in is not None:
+        mutation.expire_in_ms = milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN)
+        if not mutation.expire_in_ms:
+            raise InvalidArgument("expire_in of a touch must be above zero: received 0 ms; delete the key instead")
+    return mutation
+
+
+def touch_write(key: Sequence[KeyPart], expire_in: Duration | None) -> bytes:
+    """A touch of a key that must be there, as a serialised operation. Errors: as `touch_mutation`."""
+    mutation = touch_mutation(key, expire_in)
+    check = pb.Check(key=mutation.key, kind=pb.CHECK_KIND_EXISTS)
+    return pb.AtomicWrite(checks=(check,), mutations=(mutation,)).SerializeToString()
+
+
+def delete_range_mutation(
+    prefix: Sequence[KeyPart] | None,
+    start: Sequence[KeyPart] | None,
+    end: Sequence[KeyPart] | None,
+    *,
+    limit: int = 0,
+) -> pb.Mutation:
+    """The deletion of what a list with the same selector would show, or of the first `limit` keys of it.
+
+    Errors: InvalidKey, LimitExceeded.
+    """
+    selected = select(prefix, start, end)
+    return pb.Mutation(key=selected.start, type=pb.MUTATION_TYPE_DELETE_RANGE, end=selected.end, limit=limit)
 
 
 def sum_mutation(

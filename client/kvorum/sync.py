@@ -7,10 +7,12 @@ calling thread.
 """
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
@@ -21,13 +23,14 @@ from kvorum.commit import CommitResult
 from kvorum.consistency import Consistency
 from kvorum.durations import Duration
 from kvorum.entry import Entry
-from kvorum.errors import Closed
+from kvorum.errors import Closed, InvalidArgument, OutcomeUnknown
 from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.listing import Walk
 from kvorum.message import Message
 from kvorum.mutation import SetKey
 from kvorum.queue import DEFAULT_CONCURRENCY, check_handler
+from kvorum.transaction import DEFAULT_ATTEMPTS, FINAL, Attempts, TransactionBuilder, check_many, nothing_written
 from kvorum.watch import Watch as AsyncWatch
 
 if TYPE_CHECKING:
@@ -125,6 +128,67 @@ class AtomicOperation(AtomicBuilder):
             return self._judge(await self._link.backend.write(op, timeout=within))
 
         return self._result(self._background.call(write))
+
+
+class Transaction(TransactionBuilder):
+    """As `kvorum.Transaction`, with reads that block. For the thread that runs the transaction's function."""
+
+    __slots__ = ("_attempts", "_background")
+
+    def __init__(self, link: Link, attempts: Attempts, background: Background) -> None:
+        super().__init__(link)
+        self._attempts = attempts
+        self._background = background
+
+    def get(self, key: Sequence[KeyPart]) -> Entry:
+        """See `kvorum.Transaction.get`."""
+        self._read((key,))
+        return self._entry(key)
+
+    def get_many(self, keys: Sequence[Sequence[KeyPart]]) -> "list[Entry]":
+        """See `kvorum.Transaction.get_many`."""
+        check_many(keys)
+        self._read(keys)
+        return [self._entry(key) for key in keys]
+
+    def _read(self, keys: Sequence[Sequence[KeyPart]]) -> None:
+        read = self._wanted(keys)
+        if read is not None:
+            self._take(read, self._answer(read))
+
+    def _answer(self, read: pb.Read) -> pb.ReadResult:
+        backend, left = self._link.backend, self._attempts.left()
+
+        async def answer() -> pb.ReadResult:
+            return await backend.read(read, timeout=left)
+
+        return self._background.call(answer)
+
+    def _write_out(self, op: bytes) -> CommitResult:
+        backend, left = self._link.backend, self._attempts.left()
+
+        async def write() -> CommitResult:
+            return self._judge(await backend.write(op, timeout=left))
+
+        return self._background.call(write)
+
+    def _commit(self) -> bool:
+        """False: a conflict."""
+        if not self._changes_something:
+            return self._holds()
+        return self._result(self._write_out(self._whole())).ok
+
+    def _holds(self) -> bool:
+        """Whether what was read is of one moment."""
+        if self._belongs_together:
+            return True
+        read = self._reread()
+        if read is not None:
+            return self._unchanged(self._answer(read))
+        try:
+            return self._write_out(self._checks_alone()).ok
+        except OutcomeUnknown as error:
+            raise nothing_written(error) from error
 
 
 class ListIterator:
@@ -242,6 +306,36 @@ class Kv:
             lambda: self._kv.get_many(keys, consistency=consistency, max_age=max_age, timeout=timeout)
         )
 
+    def expires_in(
+        self,
+        key: Sequence[KeyPart],
+        *,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> timedelta | None:
+        """See `kvorum.Kv.expires_in`."""
+        return self._background.call(
+            lambda: self._kv.expires_in(key, consistency=consistency, max_age=max_age, timeout=timeout)
+        )
+
+    def count(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        consistency: Consistency = "strong",
+        max_age: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> int:
+        """See `kvorum.Kv.count`."""
+        return self._background.call(
+            lambda: self._kv.count(
+                prefix, start=start, end=end, consistency=consistency, max_age=max_age, timeout=timeout
+            )
+        )
+
     def list(
         self,
         prefix: Sequence[KeyPart] | None = None,
@@ -252,6 +346,7 @@ class Kv:
         reverse: bool = False,
         cursor: str | None = None,
         batch_size: int | None = None,
+        keys_only: bool = False,
         consistency: Consistency = "strong",
         max_age: Duration | None = None,
         timeout: Duration | None = None,
@@ -267,6 +362,7 @@ class Kv:
             batch_size=batch_size,
             consistency=consistency,
             max_age=max_age,
+            keys_only=keys_only,
         )
         link = self._kv.link
         return ListIterator(walk, link, link.within(timeout), self._background)
@@ -291,9 +387,50 @@ class Kv:
         """See `kvorum.Kv.delete`."""
         return self._background.call(lambda: self._kv.delete(key, timeout=timeout))
 
+    def touch(self, key: Sequence[KeyPart], *, expire_in: Duration | None, timeout: Duration | None = None) -> bool:
+        """See `kvorum.Kv.touch`."""
+        return self._background.call(lambda: self._kv.touch(key, expire_in=expire_in, timeout=timeout))
+
+    def delete_range(self, start: Sequence[KeyPart], end: Sequence[KeyPart], *, timeout: Duration | None = None) -> int:
+        """See `kvorum.Kv.delete_range`."""
+        return self._background.call(lambda: self._kv.delete_range(start, end, timeout=timeout))
+
+    def delete_prefix(self, prefix: Sequence[KeyPart], *, timeout: Duration | None = None) -> int:
+        """See `kvorum.Kv.delete_prefix`."""
+        return self._background.call(lambda: self._kv.delete_prefix(prefix, timeout=timeout))
+
     def atomic(self) -> AtomicOperation:
         """See `kvorum.Kv.atomic`."""
         return AtomicOperation(self._kv.link, self._background)
+
+    def transaction(
+        self,
+        function: Callable[[Transaction], T],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: Duration | None = None,
+    ) -> T:
+        """See `kvorum.Kv.transaction`. Here it is a plain function, called in this thread."""
+        link = self._kv.link
+        tries = Attempts(attempts, link.within(timeout))
+        while True:
+            transaction = Transaction(link, tries, self._background)
+            try:
+                result = function(transaction)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise InvalidArgument("the function of a transaction of kvorum.sync must be a plain one (def)")
+                if transaction._commit():
+                    return result
+            except FINAL:
+                raise
+            except Exception:
+                if transaction._holds():
+                    raise
+            finally:
+                transaction._end()
+            pause = tries.pause()
+            self._background.call(lambda pause=pause: asyncio.sleep(pause))  # type: ignore[misc]
 
     # ---- queues
 
@@ -455,4 +592,4 @@ def open_kv(
         raise
 
 
-__all__ = ["AtomicOperation", "Kv", "ListIterator", "Watch", "open_kv"]
+__all__ = ["AtomicOperation", "Kv", "ListIterator", "Transaction", "Watch", "open_kv"]

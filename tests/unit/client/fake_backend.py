@@ -86,7 +86,10 @@ class FakeBackend:
             result.entries.append(self.rows.get(key) or pb.KvEntry(key=key))
         for wanted in read.ranges:
             keys = sorted((key for key in self.rows if wanted.start <= key < wanted.end), reverse=wanted.reverse)
-            result.ranges.add(entries=[self.rows[key] for key in keys[: wanted.limit]])
+            if wanted.count_only:
+                result.ranges.add(count=len(keys))
+            else:
+                result.ranges.add(entries=[self.rows[key] for key in keys[: wanted.limit]])
         return result
 
     async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:

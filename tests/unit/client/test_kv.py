@@ -153,7 +153,7 @@ async def test_a_value_that_cannot_be_decoded_names_its_key(kv: Kv, backend: Fak
 
 
 async def test_answers_become_results_and_errors(kv: Kv, backend: FakeBackend) -> None:
-    assert await kv.set(("a",), 1) == (True, stamp(1).hex(), ())
+    assert await kv.set(("a",), 1) == (True, stamp(1).hex(), (), 0)
     backend.answers.append(refused(pb.OUTCOME_CHECK_FAILED, failed_checks=[1, 3]))
     failed = await kv.atomic().commit()
     assert failed == (False, None, (1, 3)) and not failed

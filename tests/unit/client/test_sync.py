@@ -33,6 +33,7 @@ def without_annotations(parameters: list[inspect.Parameter] | None) -> Any:
     [
         (kvorum.Kv, kvorum.sync.Kv, {"link": None}),
         (kvorum.AtomicOperation, kvorum.sync.AtomicOperation, {}),
+        (kvorum.Transaction, kvorum.sync.Transaction, {}),
         (kvorum.ListIterator, kvorum.sync.ListIterator, {}),
         (kvorum.Watch, kvorum.sync.Watch, {"aclose": "close", "next_emission": None}),
     ],
