@@ -15,7 +15,8 @@ before, so a change of the leader is a slow answer and no error. Never 429, whic
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +36,8 @@ logger = logging.getLogger("kvorum.http")
 
 HELD: Final = 30.0
 """Seconds that a request is held before it is answered with what is known."""
+MAX_BODIES: Final = 128 * 1_048_576
+"""Bytes of requests that are received or held."""
 MAX_ANSWERS: Final = 256 * 1_048_576
 """Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
 MAX_WATCHES: Final = 10_000
@@ -55,6 +58,8 @@ class Route:
     method: str
     handler: Handler
     body: int = 0
+    secret: bool = False
+    """Only for those who have the token."""
 
 
 class App:
@@ -69,29 +74,41 @@ class App:
         self._metrics = metrics
         self._mode = mode
         self._held = held
+        self._bodies = Budget(MAX_BODIES, "requests")
         self._answers = Budget(MAX_ANSWERS, "answers")
         self._watches: Counter[object] = Counter()
         self._counts: Counter[str] = Counter()
         data = metadata.ENDPOINT
         self._routes = {
-            "/": Route("POST", self._metadata, metadata.MAX_BODY),
-            f"{data}/snapshot_read": Route("POST", self._read, datapath.MAX_READ_BODY),
-            f"{data}/atomic_write": Route("POST", self._write, datapath.MAX_WRITE_BODY),
-            f"{data}/watch": Route("POST", self._watch, datapath.MAX_READ_BODY),
+            "/": Route("POST", self._metadata, metadata.MAX_BODY, secret=True),
+            f"{data}/snapshot_read": Route("POST", self._read, datapath.MAX_READ_BODY, secret=True),
+            f"{data}/atomic_write": Route("POST", self._write, datapath.MAX_WRITE_BODY, secret=True),
+            f"{data}/watch": Route("POST", self._watch, datapath.MAX_READ_BODY, secret=True),
             "/livez": Route("GET", self._livez),
             "/readyz": Route("GET", self._readyz),
             "/metrics": Route("GET", self._page),
         }
 
-    def body_limit(self, path: str) -> int:
-        """Bytes of the largest body that this path takes."""
-        route = self._routes.get(path)
-        return 0 if route is None else route.body
+    def admit(self, head: Request) -> int:
+        """Look at a request before its body comes: bytes that this may have. Raises Refusal."""
+        route = self._find(head)
+        if route.secret:
+            # Before anything is held for somebody who may not even ask.
+            self._tokens.check(head)
+        return route.body
+
+    def share(self) -> Share:
+        """What one request may hold of its body."""
+        return Share(self._bodies)
+
+    def refused(self, refusal: Refusal) -> None:
+        """It was refused before its body had come."""
+        self._counts[f"answers_{refusal.status}"] += 1
 
     async def handle(self, request: Request) -> Response:
         """The answer."""
         try:
-            return await self._route(request)
+            return await self._find(request).handler(request)
         except Refusal as refusal:
             self._counts[f"answers_{refusal.status}"] += 1
             return refusal.response()
@@ -114,18 +131,20 @@ class App:
             "kv_connect_reads": self._counts["reads"],
             "kv_connect_writes": self._counts["writes"],
             "kv_connect_watches": sum(self._watches.values()),
+            "kv_connect_request_bytes": self._bodies.held,
+            "kv_connect_request_bytes_most": self._bodies.most,
             "kv_connect_answer_bytes": self._answers.held,
             "kv_connect_answer_bytes_most": self._answers.most,
         }
 
-    async def _route(self, request: Request) -> Response:
-        route = self._routes.get(request.path)
+    def _find(self, head: Request) -> Route:
+        route = self._routes.get(head.path)
         if route is None:
             raise Refusal(404, "There is nothing at this path: the database is at /.")
-        method = "GET" if request.method == "HEAD" else request.method
+        method = "GET" if head.method == "HEAD" else head.method
         if method != route.method:
             raise Refusal(405, f"This path takes {route.method} only.", allow=route.method)
-        return await route.handler(request)
+        return route
 
     # ---- KV Connect
 
@@ -142,18 +161,28 @@ class App:
         self._counts["reads"] += 1
         relabelling = self._relabelling(request)
         points = datapath.points_of(wanted)
-        if points is not None:
-            entries = (await self._front.read_parts(points, timeout=self._held))[0].entries
-            if relabelling is not None:
-                _relabel(entries)
-            return Response(200, PROTOBUF, (datapath.points_output(entries),))
         share = Share(self._answers)
         try:
-            return await self._list(datapath.ranges_of(wanted), share, relabelling)
-        finally:
+            if points is not None:
+                chunks = await self._points(points, share, relabelling)
+            else:
+                chunks = await self._list(datapath.ranges_of(wanted), share, relabelling)
+        except BaseException:
             share.release()
+            raise
+        return Response(200, PROTOBUF, chunks, on_done=share.release)
 
-    async def _list(self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None) -> Response:
+    async def _points(
+        self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None
+    ) -> Sequence[bytes]:
+        entries = (await self._front.read_parts(read, timeout=self._held))[0].entries
+        if relabelling is not None:
+            _relabel(entries)
+        output = datapath.points_output(entries)
+        share.take(len(output))
+        return (output,)
+
+    async def _list(self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None) -> Sequence[bytes]:
         def room(size: int) -> None:
             if size:
                 share.take(size)
@@ -169,7 +198,7 @@ class App:
                 pieces.append(found.SerializeToString())
             if len(parts) > 1:
                 await asyncio.sleep(0)  # a slice in a turn of the loop
-        return Response(200, PROTOBUF, datapath.ranges_output(ranges))
+        return datapath.ranges_output(ranges)
 
     async def _write(self, request: Request) -> Response:
         self._check(request)
@@ -192,6 +221,8 @@ class App:
         keys = datapath.watch_of(request.body)
         if request.headers.get("x-denokv-version", "3") != "3":
             raise Refusal(400, "Watching needs protocol version 3.")
+        if self._health.ending:
+            raise unavailable("this node stops")
         if sum(self._watches.values()) >= MAX_WATCHES:
             raise unavailable(f"{MAX_WATCHES:,} watches are open on this node")
         if self._watches[request.connection] >= MAX_CONNECTION_WATCHES:
@@ -199,12 +230,19 @@ class App:
             raise Refusal(400, f"One connection can have {MAX_CONNECTION_WATCHES} watches.")
         return Response(200, OCTETS, stream=self._watching(keys, request))
 
-    async def _watching(self, keys: list[bytes], request: Request) -> AsyncIterator[bytes]:
+    async def _watching(self, keys: list[bytes], request: Request) -> AsyncGenerator[bytes, None]:
         self._watches[request.connection] += 1
+        share = Share(self._answers)
         try:
-            async for frame in frames(self._front.watch(keys), self._relabelling(request)):
-                yield frame
+            async with aclosing(frames(self._front.watch(keys), self._relabelling(request))) as stream:
+                async for frame in stream:
+                    share.take(len(frame))
+                    yield frame
+                    share.release()
+        except Refusal:
+            return  # no room for a frame: the client comes back, and begins with the newest state
         finally:
+            share.release()
             self._watches[request.connection] -= 1
             if not self._watches[request.connection]:
                 del self._watches[request.connection]

@@ -17,11 +17,12 @@ class Health:
         self._clock = clock
         self._grace = grace
         self._sound_at = float("-inf")
-        self._ending = False
+        self.ending = False
+        """The node stops."""
 
     def end(self) -> None:
         """The node stops: nobody shall send anything new."""
-        self._ending = True
+        self.ending = True
 
     def look(self) -> None:
         """Note how things stand; to be called whenever that may have changed."""
@@ -34,7 +35,7 @@ class Health:
 
     def ready(self) -> Response:
         """200, or 503 with what is the matter."""
-        if self._ending:
+        if self.ending:
             return text(503, "this node stops\n")
         problem = self._problem()
         if not problem:

@@ -1,6 +1,6 @@
 """Requests and responses as the routes see them: nothing of HTTP's versions, sockets or framing is left in them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,13 +36,28 @@ class Response:
     status: int
     content_type: str
     chunks: Sequence[bytes] = ()
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes, None] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    on_done: Callable[[], None] | None = None
+    """Called once when it was sent, or will not be."""
 
     @property
     def size(self) -> int:
         """Bytes of the chunks."""
         return sum(map(len, self.chunks))
+
+    def fields(self, date: bytes) -> list[tuple[bytes, bytes]]:
+        """Its header fields."""
+        found = [(b"content-type", self.content_type.encode()), (b"date", date)]
+        if self.stream is None:
+            found.append((b"content-length", b"%d" % self.size))
+        found.extend((name.encode(), value.encode()) for name, value in self.headers.items())
+        return found
+
+    def done(self) -> None:
+        """It was sent, or will not be."""
+        if self.on_done is not None:
+            self.on_done()
 
 
 class Refusal(Exception):

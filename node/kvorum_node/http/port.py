@@ -39,6 +39,7 @@ class HttpPort:
     async def drain(self, patience: float) -> None:
         """Not ready any more; let what is under way be answered, at most `patience` seconds."""
         self._health.end()
+        await self._server.drain(patience)
 
     async def stop(self) -> None:
         """End everything that is left."""
@@ -48,7 +49,7 @@ class HttpPort:
 
     def statistics(self) -> dict[str, float]:
         """Of the routes, the server and the session client."""
-        return {**self._app.statistics(), **self._front.statistics()}
+        return {**self._app.statistics(), **self._server.statistics(), **self._front.statistics()}
 
     def _figures(self) -> dict[str, float]:
         return {**self._service.statistics(), **self.statistics()}

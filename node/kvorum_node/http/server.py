@@ -1,80 +1,171 @@
-"""The HTTP port: HTTP/1.1 and HTTP/2 by prior knowledge."""
+"""The HTTP server: HTTP/1.1 and HTTP/2 by prior knowledge on one port, in the node's own loop.
+
+Written for this place, on h11 and h2, because of what the loop is for: consensus lives in it (rules J1). General
+servers (hypercorn was tried) parse and answer in the callback that brings the bytes, for as long as that takes; have no
+limit of connections; and let a client that does not read, or sends after it was refused, hold what it holds. Here all
+connections share a few milliseconds of each turn of the loop, and everything that a client can hold has a bound.
+"""
 
 import asyncio
 import logging
-from typing import Any
-
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
+import time
+from collections import deque
+from email.utils import formatdate
+from typing import Final
 
 from .app import App
-from .message import Request, Response, text
+from .connection import Codec, Connection
+from .http1 import Http1
+from .http2 import Http2
 
 logger = logging.getLogger("kvorum.http")
 
+SHARE: Final = 0.002
+"""Seconds of one turn of the loop that all connections have together."""
+STEPS: Final = 8
+"""Steps of one connection before the next has its turn."""
+MAX_CONNECTIONS: Final = 2_000
+BACKLOG: Final = 1_024
+LOOK: Final = 1.0
+"""Seconds between looks for what takes too long."""
+GRACE: Final = 1.0
+"""Seconds that last answers have when the server stops."""
+
 
 class HttpServer:
-    """Serves until `stop`."""
+    """`start`, `drain`, `stop`; `kvorum_node.http.connection.Host`."""
 
-    def __init__(self, app: App, host: str, port: int) -> None:
+    def __init__(self, app: App, host: str, port: int, *, max_connections: int = MAX_CONNECTIONS) -> None:
         self._app = app
         self._host, self._port = host, port
-        self._ended = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._max_connections = max_connections
+        self.loop = asyncio.get_running_loop()
+        self.draining = False
+        self._server: asyncio.Server | None = None
+        self._connections: dict[Connection, None] = {}
+        self._line: deque[Connection] = deque()
+        self._turning = False
+        self._look: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self._date = b""
+        self._date_of = 0
+        self._longest = 0.0
+        self._made = self._turned_away = 0
 
     async def start(self) -> None:
-        config = Config()
-        config.bind = [f"{self._host}:{self._port}"]
-        config.errorlog = logger
-        config.accesslog = None
-        config.keep_alive_timeout = 120
-        config.keep_alive_max_requests = 1 << 40
-        config.h2_max_concurrent_streams = 512
-        config.graceful_timeout = 1.0
-        config.include_server_header = False
-        self._task = asyncio.create_task(serve(self._asgi, config, shutdown_trigger=self._ended.wait))
+        """Bind and serve. Raises OSError if the address cannot be had."""
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), self._host, self._port, backlog=BACKLOG, reuse_address=True
+        )
+        self._plan_look()
+
+    async def drain(self, patience: float) -> None:
+        """Take no more requests; end endless answers; wait until the others are out, at most `patience` seconds."""
+        if self.draining:
+            return
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.drain()
+        await self._until_empty(patience)
 
     async def stop(self) -> None:
-        self._ended.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        """End everything."""
+        await self.drain(GRACE)
+        await self._until_empty(GRACE)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._until_empty(GRACE)
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
-    async def _asgi(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """What it listens on."""
+        sockets = self._server.sockets if self._server is not None else ()
+        return [socket.getsockname()[:2] for socket in sockets]
+
+    def statistics(self) -> dict[str, float]:
+        """Seconds and counts."""
+        return {
+            "http_connections": len(self._connections),
+            "http_connections_made": self._made,
+            "http_connections_turned_away": self._turned_away,
+            "http_longest_turn": self._longest,
+        }
+
+    # ---- Host
+
+    def schedule(self, connection: Connection) -> None:
+        """Give it a turn."""
+        if connection.scheduled:
             return
-        limit = self._app.body_limit(scope["path"])
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return
-            body += message["body"]
-            if not message["more_body"]:
-                break
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        request = Request(
-            scope["method"], scope["path"], headers, bytes(body), scope["client"][0], scope["scheme"], scope["client"]
-        )
-        response = text(413, "too large") if len(body) > limit else None
-        work = asyncio.ensure_future(self._answer(request, response, send))
-        gone = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+        connection.scheduled = True
+        self._line.append(connection)
+        if not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
 
-    async def _answer(self, request: Request, response: Response | None, send: Any) -> None:
-        response = response or await self._app.handle(request)
-        headers = [(b"content-type", response.content_type.encode())]
-        headers += [(name.encode(), value.encode()) for name, value in response.headers.items()]
-        if response.stream is None:
-            headers.append((b"content-length", str(response.size).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        for chunk in response.chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if response.stream is not None:
-            async for chunk in response.stream:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    def made(self, connection: Connection) -> bool:
+        """A new connection; False: there is no room for it."""
+        if len(self._connections) >= self._max_connections:
+            idle = next((other for other in self._connections if other.is_idle()), None)
+            if idle is None:
+                self._turned_away += 1
+                return False
+            idle.abort()
+            self._connections.pop(idle, None)
+        self._made += 1
+        self._connections[connection] = None
+        return True
+
+    def lost(self, connection: Connection) -> None:
+        """It is gone."""
+        self._connections.pop(connection, None)
+        if not self._connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    def codec(self, connection: Connection, *, version_2: bool) -> Codec:
+        """The version of HTTP that it speaks."""
+        kind = Http2 if version_2 else Http1
+        return kind(connection, self._app, self.loop, self._now)
+
+    # ---- inside
+
+    def _turn(self) -> None:
+        """Work for as long as one turn of the loop allows."""
+        self._turning = False
+        begun = now = time.perf_counter()
+        line = self._line
+        while line and now - begun < SHARE:
+            connection = line.popleft()
+            connection.scheduled = False
+            connection.turn(STEPS)
+            now = time.perf_counter()
+        self._longest = max(self._longest, now - begun)
+        if line and not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
+
+    def _plan_look(self) -> None:
+        self._look = self.loop.call_later(LOOK, self._look_around)
+
+    def _look_around(self) -> None:
+        now = self.loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        self._plan_look()
+
+    async def _until_empty(self, patience: float) -> None:
+        if self._connections:
+            self._empty = self.loop.create_future()
+            await asyncio.wait([self._empty], timeout=patience)
+
+    def _now(self) -> bytes:
+        """For the date header; made once a second."""
+        now = int(time.time())
+        if now != self._date_of:
+            self._date_of, self._date = now, formatdate(now, usegmt=True).encode()
+        return self._date

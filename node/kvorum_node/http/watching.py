@@ -4,7 +4,7 @@ Snapshots are taken when the reader has room for one, so a slow reader costs not
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final
 
 from kvorum import errors
@@ -20,7 +20,7 @@ PERIOD: Final = 5.0
 
 async def frames(
     snapshots: AsyncIterator[Sequence[pb.KvEntry]], relabel: Callable[[bytes], bytes] | None, *, period: float = PERIOD
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Frames, until the node cannot go on. The client then comes back and starts with a full snapshot."""
     upcoming: asyncio.Task[Sequence[pb.KvEntry]] | None = None
     try:

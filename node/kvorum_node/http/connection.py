@@ -1,0 +1,243 @@
+"""One TCP connection: which version of HTTP it speaks, and work in small steps.
+
+A connection never works in the callback that brings its data. It asks for a turn, and the server gives all connections
+together a few milliseconds in each turn of the loop, so whatever clients send, consensus has its share (rules J1). What
+has not been worked off stays in the connection's inbox; when that is full, nothing more is read from the socket.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final, Protocol, cast
+
+logger = logging.getLogger("kvorum.http")
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MAX_INBOX: Final = 65_536
+"""Bytes of input that wait before reading pauses."""
+PIECE: Final = 4_096
+"""Bytes of input worked off in one step."""
+MAX_UNSENT: Final = 131_072
+"""Bytes in the socket's buffer above which nothing more is produced."""
+HEAD_TIMEOUT: Final = 10.0
+"""Seconds that the head of a request may take, once it has begun or the connection is new."""
+IDLE_TIMEOUT: Final = 120.0
+"""Seconds without a request before a connection is closed. Well above what clients keep theirs for: closing one that
+is just being used is an error for them."""
+CLOSE_STALL: Final = 5.0
+"""Seconds that the last bytes of a closed connection may take."""
+WRITE_STALL: Final = 30.0
+"""Seconds in which the client must read something of what is in the socket's buffer."""
+
+
+class Codec(Protocol):
+    """One version of HTTP on one connection."""
+
+    def accepts_input(self) -> bool: ...
+    def receive(self, data: bytes) -> None: ...
+    def send_some(self) -> bool:
+        """Produce a little output; False if there is none."""
+        ...
+
+    def flush(self) -> bytes:
+        """The bytes produced so far."""
+        ...
+
+    def busy(self) -> bool:
+        """Requests are under way."""
+        ...
+
+    def check(self, now: float) -> None:
+        """End what is too slow."""
+        ...
+
+    def drain(self) -> None:
+        """Take no more requests; end what would not end by itself."""
+        ...
+
+    def close(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    loop: asyncio.AbstractEventLoop
+    draining: bool
+
+    def schedule(self, connection: "Connection") -> None: ...
+    def made(self, connection: "Connection") -> bool: ...
+    def lost(self, connection: "Connection") -> None: ...
+    def codec(self, connection: "Connection", *, version_2: bool) -> Codec: ...
+
+
+class Connection(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._inbox: deque[bytes] = deque()
+        self._inbox_size = 0
+        self._reading_paused = False
+        self._writing_paused = False
+        self._paused_at = 0.0
+        self._codec: Codec | None = None
+        self._transport: asyncio.Transport | None = None
+        self._quiet_since = host.loop.time()
+        self._served = False
+        self._closing = False
+        self.scheduled = False
+        self.peer = ""
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's has no common ancestor with asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = name[0] if name else ""
+        transport.set_write_buffer_limits(high=MAX_UNSENT)
+        if not self._host.made(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._inbox.clear()
+        if self._codec is not None:
+            self._codec.close()
+        self._host.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._inbox.append(data)
+        self._inbox_size += len(data)
+        if self._inbox_size > MAX_INBOX and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        self._host.schedule(self)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._paused_at = self._host.loop.time()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._host.schedule(self)
+
+    # ---- the server's side
+
+    def wake(self) -> None:
+        """There is something to send."""
+        self._host.schedule(self)
+
+    def turn(self, steps: int) -> None:
+        """Work a little; asks for another turn if something is left."""
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            more = True
+            while steps > 0 and more and not self._writing_paused and not self._closing:
+                more = self._step()
+                steps -= 1
+            self._write()
+        except Exception:  # one connection's trouble is nobody else's
+            logger.exception("a connection from %s is cut after a fault of this node", self.peer)
+            self.abort()
+            return
+        if more and not self._closing and not self._writing_paused:
+            self._host.schedule(self)
+
+    def check(self, now: float) -> None:
+        """Called every second: end what takes too long."""
+        codec = self._codec
+        if self._writing_paused and now - self._paused_at > WRITE_STALL:
+            self.abort()
+        elif self._closing:
+            if now - self._quiet_since > CLOSE_STALL:
+                self.abort()
+        elif codec is None or not codec.busy():
+            # A half-received head is not idleness, and must not hold a place for long.
+            patience = IDLE_TIMEOUT if self._served and not self._inbox else HEAD_TIMEOUT
+            if now - self._quiet_since > patience:
+                self.close()
+        else:
+            codec.check(now)
+
+    def is_idle(self) -> bool:
+        """No request is under way."""
+        return self._codec is None or not self._codec.busy()
+
+    def note_request(self, *, under_way: bool) -> None:
+        """A request began, or the last one is over."""
+        self._served = True
+        self._quiet_since = self._host.loop.time()
+        if not under_way and self._host.draining:
+            self.close()
+
+    def drain(self) -> None:
+        """Take no more requests."""
+        codec = self._codec
+        if codec is not None:
+            codec.drain()
+        if codec is None or not codec.busy():
+            self.close()
+        else:
+            self._host.schedule(self)
+
+    def close(self) -> None:
+        """Send what is there, then close."""
+        if self._closing or self._transport is None:
+            return
+        self._write()
+        self._closing = True
+        self._quiet_since = self._host.loop.time()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- inside
+
+    def _step(self) -> bool:
+        codec = self._codec
+        if codec is None:
+            codec = self._codec = self._decide()
+            if codec is None:
+                return False
+        if codec.send_some():
+            return True
+        if not self._inbox or not codec.accepts_input():
+            return False
+        data = self._inbox.popleft()
+        if len(data) > PIECE:
+            self._inbox.appendleft(data[PIECE:])
+            data = data[:PIECE]
+        self._inbox_size -= len(data)
+        if self._reading_paused and self._inbox_size <= MAX_INBOX // 2 and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        codec.receive(data)
+        return True
+
+    def _decide(self) -> Codec | None:
+        """HTTP/2 has a preface that no request of HTTP/1.1 looks like."""
+        data = b"".join(self._inbox)
+        begin = data[: len(PREFACE)]
+        version_2 = begin == PREFACE
+        if not version_2 and PREFACE.startswith(begin):
+            return None
+        self._inbox = deque((data,))
+        return self._host.codec(self, version_2=version_2)
+
+    def _write(self) -> None:
+        if self._codec is not None and self._transport is not None and not self._transport.is_closing():
+            data = self._codec.flush()
+            if data:
+                self._transport.write(data)
