@@ -19,6 +19,8 @@ MAX_VALUE_SIZE: Final = 65_536
 """Encoded value, its V8 header included; also a queue payload."""
 MAX_VALUE_DEPTH: Final = 200
 """Containers within containers of a value, the outermost one included."""
+MAX_RARE_VALUE_DEPTH: Final = 64
+"""The same for a value that is cyclic or has parts of `v8serialize.jstypes`; reading them takes a deep stack."""
 MAX_CHECKS: Final = 100
 """Checks of one atomic write; Deno's server allows 10."""
 MAX_MUTATIONS: Final = 1_000
@@ -86,6 +88,10 @@ SWEEP_LIMIT: Final = 1_000
 """Keys that one sweep deletes at most."""
 MAX_DELETED_RANGE_KEYS: Final = 1_000
 """Keys that all ranges deleted in one atomic write may hold together."""
+MAX_HISTORY_SIZE: Final = 67_108_864
+"""Bytes of the change history that is kept for watches of ranges: keys, values and a little around them."""
+MAX_HISTORY_ROWS: Final = 262_144
+"""Rows of it. An entry, which holds the commits of many callers, takes one for each 2,000 bytes of its changes."""
 
 # ---- Calls
 

@@ -99,7 +99,7 @@ def _read_object(data: bytes, pos: int, refs: list[object], depth: int) -> tuple
         elif tag == 0x7B:
             break
         else:
-            name, pos = _read(data, pos, refs, depth)
+            name, pos = _read(data, pos, refs, depth + 1)
             key = name if type(name) is str else _property(name)
         if data[pos] == 0x22 and data[pos + 1] < 128:
             begin = pos + 2

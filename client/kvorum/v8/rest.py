@@ -9,17 +9,35 @@ survive, as back references.
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import v8serialize
 from v8serialize.constants import SerializationTag
 from v8serialize.decode import DecodeContext, DecodeNextFn, TagReader
-from v8serialize.encode import EncodeContext, EncodeNextFn, TagWriter, serialize_object_references
+from v8serialize.encode import (
+    DefaultEncodeContext,
+    EncodeContext,
+    EncodeNextFn,
+    TagWriter,
+    WritableTagStream,
+)
 from v8serialize.extensions import NodeJsArrayBufferViewHostObjectHandler
-from v8serialize.jstypes import JSArray, JSArrayBuffer, JSBigInt, JSHole, JSMap, JSObject, JSSet, JSUint8Array
+from v8serialize.jstypes import (
+    JSArray,
+    JSArrayBuffer,
+    JSBigInt,
+    JSErrorData,
+    JSHole,
+    JSMap,
+    JSObject,
+    JSRegExp,
+    JSSet,
+    JSUint8Array,
+)
 
 from kvorum.errors import DataError, InvalidValue
-from kvorum.limits import MAX_VALUE_DEPTH
+from kvorum.kvu64 import KvU64
+from kvorum.limits import MAX_RARE_VALUE_DEPTH, MAX_VALUE_DEPTH
 from kvorum.v8.format import HEADER, MAX_EXACT, Refused, date_of, moment_of, number_of
 from kvorum.v8.writing import encode_utf16, key_step, refuse, varint
 
@@ -35,6 +53,8 @@ _MALFORMED: Final = (
     struct.error,
 )
 """What `v8serialize` raises for bytes that are no value."""
+_DENO_HOST: Final = b"\xff\xff\xff\xff\x0f"
+"""How Deno begins its host objects; those of Node begin with the number of a type of views."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -44,7 +64,11 @@ def dumps(value: object, name: str) -> bytes:
     """See `kvorum.v8.dumps`."""
     _check(value, name)
     try:
-        return v8serialize.dumps(value, encode_steps=(serialize_object_references, _write_plain, TagWriter()))
+        stream = _Stream()
+        stream.write_header()
+        steps = (_write_reference, _write_plain, TagWriter())
+        DefaultEncodeContext(steps, stream=stream).encode_object(value)
+        return bytes(stream.data)
     except Refused as refused:
         raise refused.as_error(name) from None
     except RecursionError:
@@ -59,7 +83,7 @@ def _check(root: object, name: str) -> None:
     todo: list[tuple[object, str, int]] = [(root, name, 1)]
     while todo:
         value, path, depth = todo.pop()
-        if isinstance(value, tuple) or type(value).__name__ == "KvU64":
+        if isinstance(value, (tuple, KvU64)):
             try:
                 refuse(value)
             except Refused as refused:
@@ -97,6 +121,22 @@ def _check_leaf(value: object, path: str) -> None:
         raise InvalidValue(f"{type(value).__name__} cannot be stored", path)
 
 
+def _write_reference(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> None:
+    """Objects that were written before, by identity. The library's own step goes by equality: it makes -0.0 of a 0.0
+    that comes later, and one object of two.
+    """
+    stream = ctx.stream
+    assert isinstance(stream, _Stream)
+    if value in stream.objects:
+        stream.write_object_reference(obj=value)
+        return
+    if stream.depth > MAX_RARE_VALUE_DEPTH:
+        raise Refused(f"nested more than {MAX_RARE_VALUE_DEPTH} deep, with parts that are no plain data")
+    stream.depth += 1
+    next(value)
+    stream.depth -= 1
+
+
 def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> None:
     """Plain types as `kvorum.v8` writes them."""
     stream = ctx.stream
@@ -110,13 +150,7 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
         else:
             stream.write_bigint(value)
     elif isinstance(value, str):
-        encode_utf16(value)
-        try:
-            value.encode("latin-1")
-        except UnicodeEncodeError:
-            _write_two_byte(value, ctx)
-        else:
-            stream.write_string_onebyte(value)
+        _write_string(value, stream)
     elif isinstance(value, datetime):
         stream.objects.record_reference(value)
         stream.write_tag(SerializationTag.kDate)
@@ -136,14 +170,41 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
         next(value)
 
 
-def _write_two_byte(value: str, ctx: EncodeContext) -> None:
-    """Not by the library: it refuses lone surrogates."""
-    stream = ctx.stream
-    data = encode_utf16(value)
-    size = varint(len(data))
-    if len(stream.data) + 1 + len(size) & 1:
-        stream.data.append(0)
-    stream.write_tag(SerializationTag.kTwoByteString)
+class _Stream(WritableTagStream):
+    """Two habits of the library's are mended. Strings within RegExp, Error and boxed String objects are written as V8
+    writes them, not as UTF-8, which has no lone surrogates. And every object takes a number, as V8 gives them out: the
+    library forgets RegExps and Errors, so that references behind one would lead to another object.
+    """
+
+    depth = 0
+    """Values that are being written, within each other."""
+
+    def write_string_utf8(self, value: str, *, tag: object = None) -> None:
+        _write_string(value, self)
+
+    def write_js_regexp(self, regexp: JSRegExp, *, identity: object | None = None) -> None:
+        self.objects.record_reference(regexp)
+        super().write_js_regexp(regexp, identity=identity)
+
+    def write_js_error(self, error: Any, ctx: EncodeContext, *, identity: object | None = None) -> None:
+        if error.cause is None:
+            self.objects.record_reference(error)
+        super().write_js_error(error, ctx, identity=identity)
+
+
+def _write_string(value: str, stream: WritableTagStream) -> None:
+    """Two-byte strings not by the library: it refuses lone surrogates."""
+    try:
+        data = value.encode("latin-1")
+    except UnicodeEncodeError:
+        data = encode_utf16(value)
+        size = varint(len(data))
+        if len(stream.data) + 1 + len(size) & 1:
+            stream.data.append(0)
+        stream.write_tag(SerializationTag.kTwoByteString)
+    else:
+        size = varint(len(data))
+        stream.write_tag(SerializationTag.kOneByteString)
     stream.data += size + data
 
 
@@ -166,7 +227,11 @@ def loads(data: bytes) -> object:
     except RecursionError:
         raise DataError("this value cannot be decoded: it is nested too deeply") from None
     except _Merged:
-        raise DataError("this value cannot be decoded: a Map or Set holds the same number also as a BigInt") from None
+        raise DataError(
+            "this value cannot be decoded: a Map or Set holds null also as undefined, or a number also as a BigInt"
+        ) from None
+    except _DenoHost:
+        raise DataError("this value cannot be decoded: it holds a Blob, File, CryptoKey or DOMException") from None
     except _MALFORMED as problem:
         text = getattr(problem, "message", None) or f"{type(problem).__name__}: {problem}"
         raise DataError(f"this value cannot be decoded: {text}") from None
@@ -184,11 +249,22 @@ def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn
     if tag is SerializationTag.kTwoByteString:
         size = stream.read_varint()
         return bytes(stream.read_bytes(size)).decode("utf-16-le", "surrogatepass")
+    if tag is SerializationTag.kHostObject:
+        if bytes(stream.data[stream.pos : stream.pos + len(_DENO_HOST)]) == _DENO_HOST:
+            raise _DenoHost
+        # V8 counts it, the library does not: every reference behind it would lead to another object.
+        view = next(tag)
+        stream.objects.record_reference(view)
+        return view
     return next(tag)
 
 
+class _DenoHost(Exception):
+    """A Blob, File, CryptoKey or DOMException of Deno's: Python has nothing of the kind."""
+
+
 class _Merged(Exception):
-    """1 and 1n, which JavaScript tells apart, became one element."""
+    """1 and 1n, or undefined and null, which JavaScript tells apart, became one element."""
 
 
 class _WholeMap(JSMap[object, object]):
@@ -228,11 +304,15 @@ class _Plain:
             return _content(value)
         if isinstance(value, JSBigInt):
             return int(value)
-        if not isinstance(value, (JSObject, JSMap, JSSet)):
+        if not isinstance(value, (JSObject, JSMap, JSSet, JSErrorData)):
             return value
         known = self._done.get(id(value))
         if known is not None:
             return known
+        if isinstance(value, JSErrorData):
+            self._done[id(value)] = value
+            value.cause = self.convert(value.cause)
+            return value
         if isinstance(value, JSArray):
             return self._array(value)
         if isinstance(value, JSObject):
@@ -272,8 +352,8 @@ class _Plain:
         return made
 
     def _member(self, key: object, made: object) -> object:
-        """Where 1 and 1n may be two keys, a BigInt stays one."""
-        if isinstance(key, JSBigInt) and isinstance(made, (JSMap, JSSet)):
+        """Where 1 and 1n may be two keys, a BigInt stays one; likewise views, which are keys by identity there."""
+        if isinstance(key, (JSBigInt, JSUint8Array)) and isinstance(made, (JSMap, JSSet)):
             return key
         return self.convert(key)
 

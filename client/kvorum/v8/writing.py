@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Final, NoReturn
 
 from kvorum.errors import InvalidValue, LimitExceeded
+from kvorum.kvu64 import KvU64
 from kvorum.limits import MAX_VALUE_DEPTH, MAX_VALUE_SIZE
 from kvorum.v8.format import DOUBLE, HEADER, MAX_EXACT, Refused, Rest, date_of
 
@@ -223,7 +224,7 @@ def _write_other(out: bytearray, value: object, depth: int) -> None:
 def _write_subclass(out: bytearray, value: int | float | str | dict[object, object] | list[object], depth: int) -> None:
     """Enumerations, default dicts and the like are written as what they are derived from, and equal it."""
     if isinstance(value, int):
-        if type(value).__name__ == "KvU64":
+        if isinstance(value, KvU64):
             refuse(value)
         _write_int(out, int(value))
     elif isinstance(value, float):
@@ -239,9 +240,8 @@ def _write_subclass(out: bytearray, value: int | float | str | dict[object, obje
 
 def refuse(value: object) -> NoReturn:
     """Say what is wrong with a value of a type that cannot be stored, and what to do instead."""
-    name = type(value).__name__
-    if name == "KvU64":
+    if isinstance(value, KvU64):
         raise Refused("a KvU64 can only be a value of its own, not a part of one; store int(…) here")
     if isinstance(value, tuple):
         raise Refused("a tuple would come back as a list; store a list")
-    raise Refused(f"{name} cannot be stored")
+    raise Refused(f"{type(value).__name__} cannot be stored")

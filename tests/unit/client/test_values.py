@@ -283,6 +283,16 @@ def test_p10_a_nested_counter_is_refused() -> None:
         encode_value({"u": KvU64(100)})
 
 
+def test_a_kind_of_counter_is_refused_too() -> None:
+    class Votes(KvU64):
+        pass
+
+    for value in ([Votes(1)], {Votes(1): 1}, {Votes(1)}, [JSMap({"u": Votes(1)})]):
+        with pytest.raises(InvalidValue, match="a KvU64 can only be a value of its own"):
+            encode_value(value)
+    assert encode_value(Votes(1)) == (bytes([1, 0, 0, 0, 0, 0, 0, 0]), LE64)
+
+
 def test_a_circular_value_stays_circular() -> None:
     circular: dict[str, Any] = {"name": "loop", "when": datetime(2026, 1, 1, tzinfo=UTC)}
     circular["self"] = [circular, "é", "겦", b"x"]
