@@ -56,13 +56,12 @@ class AtomicBuilder:
     order given, then enqueues. One that was filled and is thrown away without a commit gives a ResourceWarning.
     """
 
-    __slots__ = ("_acked", "_forgotten", "_key_size", "_link", "_size", "_write")
+    __slots__ = ("_acked", "_forgotten", "_link", "_size", "_write")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._write = pb.AtomicWrite()
         self._size = 0
-        self._key_size = 0
         self._acked: list[Message] = []
         self._forgotten = False
         """It has parts, the last of which was accepted, and was never committed."""
@@ -254,7 +253,6 @@ class AtomicBuilder:
 
     def _valued(self, mutation: pb.Mutation) -> Self:
         key_size = len(mutation.key) + (SUFFIX_SIZE if mutation.type == _SUFFIXED else 0)
-        self._key_size += key_size
         self._size += key_size + len(mutation.value) + len(mutation.sum_min) + len(mutation.sum_max)
         self._write.mutations.append(mutation)
         self._forgotten = True
@@ -268,7 +266,6 @@ class AtomicBuilder:
         for limit, allowed, got, what in (
             ("MAX_CHECKS", limits.MAX_CHECKS, len(write.checks), "checks"),
             ("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and acknowledgements"),
-            ("MAX_TOTAL_KEY_SIZE", limits.MAX_TOTAL_KEY_SIZE, self._key_size, "keys of an atomic operation"),
             ("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, self._size, "size of an atomic operation"),
         ):
             if got > allowed:

@@ -26,9 +26,8 @@ MAX_CHECKS: Final = 100
 MAX_MUTATIONS: Final = 1_000
 """Mutations, enqueues and settles of one atomic write together."""
 MAX_TOTAL_WRITE_SIZE: Final = 819_200
-"""Keys, values, payloads and undelivered keys of one atomic write, 4 bytes for each backoff step."""
-MAX_TOTAL_KEY_SIZE: Final = 81_920
-"""Keys of the value-carrying mutations of one atomic write."""
+"""Keys, values, payloads and undelivered keys of one atomic write, 4 bytes for each backoff step. Deno's runtime allows
+81,920 bytes of them for keys; its server, like this one, has no limit for keys alone."""
 MAX_BIGINT_BYTES: Final = 255
 """Magnitude of an integer key part."""
 MAX_EXPIRE_IN: Final = 1_000_000_000_000_000

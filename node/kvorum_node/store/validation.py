@@ -62,8 +62,6 @@ def validate(write: pb.AtomicWrite) -> int:
         value_size += values
         if mutation.type == _DELETE_RANGE:
             deletes += mutation.limit or limits.MAX_DELETED_RANGE_KEYS
-    if key_size > limits.MAX_TOTAL_KEY_SIZE:
-        raise LimitExceeded("MAX_TOTAL_KEY_SIZE", limits.MAX_TOTAL_KEY_SIZE, key_size, "keys of a write")
     total = size if size <= limits.MAX_TOTAL_WRITE_SIZE else key_size + value_size + _other_size(write)
     for at, message in enumerate(enqueues):
         _enqueue(message, f"enqueue {at}")

@@ -253,13 +253,13 @@ async def test_a_failed_addition_leaves_the_operation_as_it_was(kv: Kv, backend:
 async def test_the_sizes_of_a_whole_are_counted_as_the_node_counts_them(kv: Kv, backend: FakeBackend) -> None:
     key = ("x" * 2_045,)  # 2,047 bytes
     operation = kv.atomic()
-    for _ in range(40):
+    for _ in range(398):
         operation.set(key, b"")
-    await operation.commit()  # 81,880 bytes of keys
-    await operation.delete(key).check(key, None).commit()  # which these do not add to
+    await operation.delete(key).check(key, None).commit()  # 818,800 bytes of keys, which alone have no limit
+    await operation.set(("x" * 398,), b"").commit()
     with pytest.raises(LimitExceeded) as error:
-        await operation.set(("x" * 39,), b"").commit()
-    assert (error.value.limit, error.value.allowed, error.value.got) == ("MAX_TOTAL_KEY_SIZE", 81_920, 81_921)
+        await operation.delete(("",)).commit()
+    assert (error.value.limit, error.value.allowed, error.value.got) == ("MAX_TOTAL_WRITE_SIZE", 819_200, 819_202)
 
     operation = kv.atomic().set(("s", kvorum.commit_versionstamp()), b"")
     for _ in range(12):

@@ -41,6 +41,7 @@ Part = pb.Check | pb.Mutation | pb.Enqueue | pb.Settle
         ],
         [settle(HELD), settle(HELD, pb.SETTLE_KIND_RETRY, 5)],
         [put(b"%d" % at, bytes(65_000)) for at in range(12)],
+        [put(b"%2046d" % at, b"") for at in range(400)],
     ],
 )
 def test_accepts(parts: list[Part]) -> None:
@@ -60,7 +61,7 @@ def test_accepts(parts: list[Part]) -> None:
         ([pb.Check(key=b"k")] * 101, "MAX_CHECKS", 101),
         ([put(b"k")] * 999 + [enqueue(), enqueue()], "MAX_MUTATIONS", 1_001),
         ([put(b"%d" % at, bytes(65_000)) for at in range(13)], "MAX_TOTAL_WRITE_SIZE", 13 * 65_000 + 16),
-        ([put(b"k" * 2_048)] * 41, "MAX_TOTAL_KEY_SIZE", 41 * 2_048),
+        ([put(b"k" * 2_048)] * 401, "MAX_TOTAL_WRITE_SIZE", 401 * 2_049),
         ([enqueue(bytes(65_537))], "MAX_VALUE_SIZE", 65_537),
         ([enqueue(queue="ä" * 129)], "MAX_QUEUE_NAME_SIZE", 258),
         ([enqueue(delay_ms=limits.MAX_ENQUEUE_DELAY + 1)], "MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY + 1),
