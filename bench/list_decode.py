@@ -35,7 +35,7 @@ def batches(rows: int, value: Callable[[int], Any]) -> Iterator[bytes]:
             entries.add(
                 key=encode_key(("users", at, "profile")),
                 value=data,
-                encoding=encoding,  # type: ignore[arg-type]  # a number of pb.ValueEncoding
+                encoding=encoding,
                 versionstamp=at.to_bytes(10, "big"),
             )
         yield answer.SerializeToString()
