@@ -48,8 +48,10 @@ _UNCOMMITTED: Final = bytes.fromhex(UNCOMMITTED)
 _FIRST_PAUSE: Final = 0.004
 _LONGEST_PAUSE: Final = 0.25
 """Seconds; half of it on average."""
-FINAL: Final = (Unavailable, OutcomeUnknown, Closed)
+FINAL: Final = (Unavailable, OutcomeUnknown, Closed, Conflict)
 """Errors that have nothing to do with what was read."""
+
+_now = time.monotonic
 
 
 class _Ended:
@@ -69,12 +71,14 @@ class Attempts:
         self._allowed = attempts
         self._made = 0
         self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._deadline = _now() + timeout
 
     def left(self) -> float:
-        """Until the deadline. Errors: DeadlineExceeded."""
-        left = self._deadline - time.monotonic()
+        """Until the deadline. Errors: DeadlineExceeded; Conflict if there was one before."""
+        left = self._deadline - _now()
         if left <= 0:
+            if self._made:
+                raise self._conflict()
             raise DeadlineExceeded(f"the transaction did not end within {self._timeout:g} s; nothing was applied")
         return left
 
@@ -83,10 +87,13 @@ class Attempts:
         self._made += 1
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._made, 10))
         pause = random.Random().uniform(0, longest)
-        if self._made >= self._allowed or time.monotonic() + pause >= self._deadline:
-            times = "attempt" if self._made == 1 else "attempts"
-            raise Conflict(f"what the transaction had read was changed by others, in {self._made} {times}")
+        if self._made >= self._allowed or _now() + pause >= self._deadline:
+            raise self._conflict()
         return pause
+
+    def _conflict(self) -> Conflict:
+        times = "attempt" if self._made == 1 else "attempts"
+        return Conflict(f"what the transaction had read was changed by others, in {self._made} {times}")
 
 
 class TransactionBuilder(AtomicBuilder):
