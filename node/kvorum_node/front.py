@@ -94,8 +94,15 @@ class Front:
         """See `Backend.write`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        client = self._client or await self._opened(timeout)
-        return await client.write(op, timeout=max(0.001, deadline - loop.time()))
+        while True:
+            client = self._client or await self._opened(deadline - loop.time())
+            try:
+                return await client.write(op, timeout=max(0.001, deadline - loop.time()))
+            except errors.Closed as error:
+                # Only a fault of its own ends the session client before this object does: make another one.
+                if self._closed or error.outcome != "not applied" or client is not self._client:
+                    raise
+                self._client = None
 
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         """See `Backend.watch`. Ends with Unavailable when this node loses its leader for long or stops: the watcher

@@ -163,9 +163,8 @@ class App:
         points = datapath.points_of(wanted)
         share = Share(self._answers)
         try:
-            if points is not None:
-                chunks = await self._points(points, share, relabelling)
-            else:
+            chunks = None if points is None else await self._points(points, share, relabelling)
+            if chunks is None:
                 chunks = await self._list(datapath.ranges_of(wanted), share, relabelling)
         except BaseException:
             share.release()
@@ -173,9 +172,11 @@ class App:
         return Response(200, PROTOBUF, chunks, on_done=share.release)
 
     async def _points(
-        self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None
-    ) -> Sequence[bytes]:
-        entries = (await self._front.read_parts(read, timeout=self._held))[0].entries
+        self, points: datapath.Points, share: Share, relabelling: Callable[[bytes], bytes] | None
+    ) -> Sequence[bytes] | None:
+        entries = (await self._front.read_parts(points.read, timeout=self._held))[0].entries
+        if not points.certain and not all(entry.versionstamp for entry in entries):
+            return None
         if relabelling is not None:
             _relabel(entries)
         output = datapath.points_output(entries)
@@ -248,10 +249,16 @@ class App:
                 del self._watches[request.connection]
 
     def _check(self, request: Request) -> None:
-        """Who asks, by which version, and of which database."""
-        self._tokens.check(request)
-        if request.headers.get("x-denokv-version", "1") not in ("1", "2", "3"):
+        """By which version somebody asks, and of which database."""
+        headers = request.headers
+        if headers.get("x-denokv-version", "1") not in ("1", "2", "3"):
             raise Refusal(400, metadata.NO_VERSION)
+        meant = headers.get("x-denokv-database-id") or headers.get("x-transaction-domain-id")
+        if meant is not None and self._front.cluster_id:
+            own = metadata.database_id(self._front.cluster_id)
+            if meant.lower() != own:
+                # After a restore, say. 403 makes Deno ask for the metadata again, and go on.
+                raise Refusal(403, f"This is database {own}, not {meant[:64]}.")
 
     def _relabelling(self, request: Request) -> Callable[[bytes], bytes] | None:
         agent = request.headers.get("user-agent", "")

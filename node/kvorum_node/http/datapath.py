@@ -9,7 +9,7 @@ when the request came.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -47,9 +47,12 @@ SUFFIX_SIZE: Final = 22
 
 MAX_READ_BODY: Final = 65_536
 """Bytes of a snapshot read or watch: ten ranges of two bounds take some 41 KiB."""
-MAX_WRITE_BODY: Final = 2 * 1_048_576
-"""Bytes of an atomic write. What the other limits allow is less: 800 KiB of keys and values, 100 checked keys and the
-framing of 1,000 mutations, of which only padding could make more."""
+MAX_WRITE_BODY: Final = limits.MAX_ENTRY_SIZE
+"""Bytes of an atomic write. What the other limits allow is less: 800 KiB of keys and values, and the framing of 1,000
+mutations."""
+MAX_PARTS: Final = limits.MAX_CHECKS + limits.MAX_MUTATIONS
+_UNSUSPICIOUS: Final = 4_096
+"""Bytes of a message that need no counting before it is parsed."""
 
 _KINDS: Final = {
     dp.M_SET: pb.MUTATION_TYPE_SET,
@@ -91,15 +94,28 @@ def read_of(body: bytes) -> dp.SnapshotRead:
     return request
 
 
-def points_of(request: dp.SnapshotRead) -> pb.Read | None:
-    """The read as one of keys, if every range can hold one key only: most reads are, and they need no cursor."""
-    keys = []
+class Points(NamedTuple):
+    """A read as one of keys: most reads are, and they need no cursor."""
+
+    read: pb.Read
+    certain: bool
+    """Every range can hold its one key only. Else the answer counts if all keys are there: each is the first row of its
+    range, and no more was asked for."""
+
+
+def points_of(request: dp.SnapshotRead) -> Points | None:
+    """The read as one of keys, if it can be. Some clients ask for one key by "the first row from here on"."""
+    keys, certain = [], True
     for selected in request.ranges:
-        start = selected.start
-        if selected.end[:-1] != start or selected.end[-1:] != b"\0":
+        start, end = selected.start, selected.end
+        if not 0 < len(start) <= limits.MAX_WRITE_KEY_SIZE:
             return None
+        if end[-1:] != b"\0" or end[:-1] != start:
+            if selected.limit != 1 or selected.reverse or start >= end:
+                return None
+            certain = False
         keys.append(start)
-    return pb.Read(keys=keys)
+    return Points(pb.Read(keys=keys), certain)
 
 
 def ranges_of(request: dp.SnapshotRead) -> pb.Read:
@@ -158,8 +174,40 @@ def varint(number: int) -> bytes:
 
 
 def write_of(body: bytes) -> dp.AtomicWrite:
-    """Parse an atomic write, and check what its size allows to check."""
+    """Parse an atomic write. One of millions of tiny parts would hold up the loop and take many times its size."""
+    if len(body) > _UNSUSPICIOUS and fields_exceed(body, MAX_PARTS):
+        raise Refusal(400, TOO_MANY_MUTATIONS)
     return decode(dp.AtomicWrite, body)
+
+
+def fields_exceed(message: bytes, most: int) -> bool:
+    """Whether an encoded message has more than `most` fields, as far as it can be read."""
+    at, count, size = 0, 0, len(message)
+    while at < size:
+        count += 1
+        if count > most:
+            return True
+        tag = message[at]
+        while at < size and message[at] & 0x80:
+            at += 1
+        at += 1
+        wire = tag & 7
+        if wire == 2:
+            length = shift = 0
+            while at < size and message[at] & 0x80 and shift < 63:
+                length |= (message[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+            at += 1 + (length | (message[at] << shift) if at < size else 0)
+        elif wire == 0:
+            while at < size and message[at] & 0x80:
+                at += 1
+            at += 1
+        elif wire in (1, 5):
+            at += 8 if wire == 1 else 4
+        else:
+            return False  # groups, or nonsense: the parser judges
+    return False
 
 
 def has_times(request: dp.AtomicWrite) -> bool:

@@ -39,6 +39,7 @@ class Http1:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._exchange: Exchange | None = None
         self._out: list[bytes] = []
+        self._short = False
         self._last = False
         """The connection is to be closed after this answer."""
 
@@ -53,7 +54,7 @@ class Http1:
 
     def send_some(self) -> bool:
         exchange = self._exchange
-        if exchange is None or not exchange.has_something:
+        if exchange is None or not exchange.has_something or self._worth_waiting(exchange):
             return False
         response = exchange.response
         assert response is not None
@@ -99,6 +100,10 @@ class Http1:
 
     # ---- inside
 
+    def _worth_waiting(self, exchange: Exchange) -> bool:
+        """A refused body that is short is read to its end, so that the connection lives on."""
+        return self._short and not exchange.whole and not self._h11.they_are_waiting_for_100_continue
+
     def _advance(self) -> None:
         """Take what is complete."""
         while self.accepts_input():
@@ -134,7 +139,9 @@ class Http1:
         self._exchange = Exchange(self._app, head, self._loop, self._has_something)
         self._connection.note_request(under_way=True)
         length = headers.get("content-length")
-        self._exchange.begin(None if length is None else int(length))  # h11 has looked at it
+        size = None if length is None else int(length)  # h11 has looked at it
+        self._short = size is not None and size <= MAX_CHUNK
+        self._exchange.begin(size)
 
     def _has_something(self, _: Exchange) -> None:
         self._connection.wake()

@@ -34,12 +34,17 @@ def answer(request: Request, token: str, cluster_id: bytes, cluster_ms: int) -> 
     expires = max(time.time(), cluster_ms / 1000) + VALIDITY
     body = {
         "version": version,
-        "databaseId": str(uuid.UUID(bytes=cluster_id)),
+        "databaseId": database_id(cluster_id),
         "endpoints": [{"url": url, "consistency": "strong"}],
         "token": token,
         "expiresAt": datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     return Response(200, JSON, (json.dumps(body, separators=(",", ":")).encode(),))
+
+
+def database_id(cluster_id: bytes) -> str:
+    """Lower case with hyphens: some clients take nothing else."""
+    return str(uuid.UUID(bytes=cluster_id))
 
 
 def negotiated(body: bytes) -> int:
