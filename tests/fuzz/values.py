@@ -1,0 +1,69 @@
+"""V8 bytes, as another program or a damaged disk might hand them out: a value or a DataError, in time that goes with
+their size. A value can be written back or is refused by a typed error, and what was written reads as the same bytes
+again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from kvorum import v8
+from kvorum.errors import DataError, InvalidValue, KvorumError
+
+CYCLE: list[object] = [1]
+CYCLE.append(CYCLE)
+_SHARED: list[object] = ["twice"]
+
+SEEDS = [
+    v8.dumps(value)
+    for value in (
+        None,
+        [1, -1, 2**31, 2**53, 2**64, -(2**70), 1.5, True, False],
+        {"a": 1, "7": [1, 2], "ü": "€uro", "deep": {"x": {"y": [[]]}}},
+        {1: "a", 2.5: "b", b"x": None},
+        {1, 2, 3},
+        b"bytes",
+        datetime(2020, 1, 1, tzinfo=UTC),
+        [_SHARED, _SHARED],
+        CYCLE,
+        "\ud800 lone",
+    )
+] + [
+    bytes.fromhex(text)
+    for text in (
+        "ff105206666f6f0204",  # RegExp with a strange flag
+        "ff0f522203616263" + "00",  # RegExp
+        "ff0f724526d22046261647321",  # cut off
+        "ff0f726d2203626164732203737461" + "2e",  # Error
+        "ff0f6103493202244003",  # sparse array
+        "ff0f2d",
+        "ff0f5c4200",
+        "ff0f42080102030405060708565708080000",  # another view
+        "ff0f7801",
+        "ff0f6e000000000000f87f",  # boxed number
+        "ff0f735a1001",
+        "ff0fff0f4902",
+        "ff10424200564200000000",
+    )
+    if len(text) % 2 == 0
+]
+
+
+@contextmanager
+def opened() -> Iterator[Callable[[bytes], None]]:
+    yield check
+
+
+def check(data: bytes) -> None:
+    # Half the inputs would die at the header.
+    for encoded in (data, b"\xff\x0f" + data) if data[:1] != b"\xff" else (data,):
+        try:
+            value = v8.loads(encoded)
+        except DataError:
+            continue
+        try:
+            once = v8.dumps(value)
+        except KvorumError as error:
+            assert isinstance(error, (InvalidValue, ValueError)), error
+            continue
+        assert v8.dumps(v8.loads(once)) == once, encoded.hex()
