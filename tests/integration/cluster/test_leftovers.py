@@ -1,4 +1,5 @@
-"""P22: after a failed opening, and after close, nothing is left: no task, thread, socket or log line."""
+"""P22: after a failed opening, and after close, nothing is left: no task, thread, socket or log line. And nothing of
+a client runs in a child of its process."""
 
 import subprocess
 import sys
@@ -60,3 +61,35 @@ def test_p22_closed_port_typed_error_and_nothing_is_left(shared_cluster: DevClus
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "127.0.0.1:1: connection refused" in done.stdout
+
+
+FORKING = """
+import asyncio, os, sys, uvloop
+from kvorum.cluster import connect
+
+async def main(host, port):
+    backend = await connect([(host, int(port))], timeout=5)
+    await backend.status(timeout=5)
+    child = os.fork()  # what uvloop does to start a program, but for the exec
+    if not child:
+        os._exit(len(os.listdir("/proc/self/task")))
+    print("threads in the child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    await backend.status(timeout=5)
+    await backend.close()
+
+uvloop.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_child_of_a_process_with_a_client_begins_with_one_thread(shared_cluster: DevCluster) -> None:
+    """gRPC's own threads, begun anew between fork and exec, crashed in one of six children of a busy process."""
+    host, port = shared_cluster.client_address(0).rsplit(":", 1)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, host, port],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "threads in the child: 1\n"
