@@ -1,4 +1,4 @@
-"""`kvorum get | set | delete | list`."""
+"""`kvorum get | set | touch | delete | list | count`."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -25,6 +25,7 @@ from kvorum.cli.session import (
 from kvorum.keys import Key
 
 _COLUMNS = ("Key", "Value", "Versionstamp")
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def entry_json(entry: kvorum.Entry) -> dict[str, object]:
@@ -55,20 +56,40 @@ def _row(entry: kvorum.Entry, options: Options) -> tuple[str, str, str]:
 
 @click.command("get")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option("--expiry", is_flag=True, help="Also print how long each of them has to live.")
 @database_options
 @runs
-async def get_command(options: Options, keys: tuple[str, ...]) -> int | None:
+async def get_command(options: Options, keys: tuple[str, ...], expiry: bool) -> int | None:
     """Print the entries of keys, all from one snapshot."""
     wanted = [options.key(text) for text in keys]
     require_existing(options)
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
         entries = await kv.get_many(wanted)
+        left = [await kv.expires_in(entry.key) for entry in entries] if expiry else []
     absent = [entry for entry in entries if entry.versionstamp is None]
     if options.as_json or len(absent) < len(entries):
-        print_entries(entries, options)
+        if expiry:
+            _print_with_expiry(entries, left, options)
+        else:
+            print_entries(entries, options)
     for entry in absent:
         note(f"kvorum: not found: {options.shown_key(entry.key)}{_integers(entry.key, options)}")
     return NOT_FOUND if absent else None
+
+
+def _print_with_expiry(entries: Iterable[kvorum.Entry], left: Iterable[timedelta | None], options: Options) -> None:
+    if options.as_json:
+        for entry, time in zip(entries, left, strict=True):
+            print_json({**entry_json(entry), "expires_in_ms": None if time is None else time // _MILLISECOND})
+    else:
+        rows = [(*_row(entry, options), _shown_time(entry, time)) for entry, time in zip(entries, left, strict=True)]
+        print_table((*_COLUMNS, "Expires in"), rows)
+
+
+def _shown_time(entry: kvorum.Entry, left: timedelta | None) -> str:
+    if left is None:
+        return "never" if entry else ""
+    return str(left // _MILLISECOND * _MILLISECOND)
 
 
 def _integers(key: Key, options: Options) -> str:
@@ -149,16 +170,51 @@ async def set_command(
     return _report(done, options, checks, wanted)
 
 
+@click.command("touch")
+@click.argument("key")
+@click.option("--expire-in", type=Duration(), help="Delete it after this time from now: 90s, 30m, 7d.")
+@click.option("--never", is_flag=True, help="Keep it until it is deleted.")
+@database_options
+@runs
+async def touch_command(options: Options, key: str, expire_in: timedelta | None, never: bool) -> int | None:
+    """Change when a key expires; its value and versionstamp stay."""
+    wanted = options.key(key)
+    if never == (expire_in is not None):
+        fail(USAGE, "give either --expire-in or --never")
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        done = await kv.touch(wanted, expire_in=expire_in)
+    if options.as_json:
+        print_json({"ok": done})
+    if done:
+        return None
+    note(f"kvorum: not found: {options.shown_key(wanted)}{_integers(wanted, options)}")
+    return NOT_FOUND
+
+
 @click.command("delete")
 @click.argument("key")
+@click.option("--prefix", is_flag=True, help="Delete everything below the key, but not the key itself.")
 @_check_options
 @database_options
 @runs
-async def delete_command(options: Options, key: str, **conditions: Any) -> int | None:
-    """Delete a key. It is no error if it does not exist; see --if-exists."""
+async def delete_command(options: Options, key: str, prefix: bool, **conditions: Any) -> int | None:
+    """Delete a key. It is no error if it does not exist; see --if-exists.
+
+    With --prefix, delete all keys below it, in many commits if they are many, and print their number.
+    """
     wanted, checks = options.key(key), _Checks(**conditions)
+    if prefix and checks.given:
+        fail(USAGE, f"--prefix and {checks.given[0]} cannot be combined")
     require_existing(options)
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        if prefix:
+            deleted = await kv.delete_prefix(wanted)
+            if options.as_json:
+                print_json({"deleted": deleted})
+            else:
+                echo(deleted)
+            return None
         atomic = kv.atomic()
         checks.add(atomic, wanted)
         done = await atomic.delete(wanted).commit()
@@ -186,6 +242,7 @@ def _report(done: kvorum.CommitResult, options: Options, checks: _Checks, key: K
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Entries at most.")
 @click.option("--reverse", is_flag=True, help="Last key first.")
 @click.option("--cursor", help="Go on where an earlier list ended.")
+@click.option("--keys-only", is_flag=True, help="Leave the values where they are.")
 @database_options
 @runs
 async def list_command(
@@ -196,20 +253,53 @@ async def list_command(
     limit: int,
     reverse: bool,
     cursor: str | None,
+    keys_only: bool,
 ) -> int | None:
     """List the entries below a prefix (default: all), or from --start to --end."""
-    if prefix is None and start is None and end is None:
-        prefix = "()" if options.python else "[]"
-    first, low, high = (None if text is None else options.key(text) for text in (prefix, start, end))
+    first, low, high = _selector(options, prefix, start, end)
     require_existing(options)
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
-        found = kv.list(prefix=first, start=low, end=high, limit=limit, reverse=reverse, cursor=cursor)
+        found = kv.list(
+            prefix=first, start=low, end=high, limit=limit, reverse=reverse, cursor=cursor, keys_only=keys_only
+        )
         if options.as_json:
             # Line by line, so that long lists need no memory.
             async for entry in found:
-                print_json(entry_json(entry))
+                print_json(_bare_json(entry) if keys_only else entry_json(entry))
+        elif keys_only:
+            rows = [(options.shown_key(entry.key), entry.versionstamp or "") async for entry in found]
+            print_table(("Key", "Versionstamp"), rows)
         else:
             print_entries([entry async for entry in found], options)
         if found.has_more:
             note(f"more follows: --cursor {found.cursor}")
+    return None
+
+
+def _selector(options: Options, *texts: str | None) -> tuple[Key | None, Key | None, Key | None]:
+    """Prefix, start and end; all three absent means everything."""
+    prefix, start, end = (None if text is None else options.key(text) for text in texts)
+    return (() if prefix is None and start is None and end is None else prefix), start, end
+
+
+def _bare_json(entry: kvorum.Entry) -> dict[str, object]:
+    return {"key": notation.key_json(entry.key), "versionstamp": entry.versionstamp}
+
+
+@click.command("count")
+@click.argument("prefix", required=False, metavar="[PREFIX]")
+@click.option("--start", metavar="KEY", help="Begin at this key.")
+@click.option("--end", metavar="KEY", help="Stop before this key.")
+@database_options
+@runs
+async def count_command(options: Options, prefix: str | None, start: str | None, end: str | None) -> int | None:
+    """Count the keys below a prefix (default: all), or from --start to --end."""
+    first, low, high = _selector(options, prefix, start, end)
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        number = await kv.count(first, start=low, end=high)
+    if options.as_json:
+        print_json({"count": number})
+    else:
+        echo(number)
     return None

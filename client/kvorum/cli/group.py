@@ -10,8 +10,10 @@ from kvorum._version import __version__
 _COMMANDS: Final = {
     "get": ("kvorum.cli.entries:get_command", "Print the entries of keys."),
     "set": ("kvorum.cli.entries:set_command", "Set the value of a key."),
-    "delete": ("kvorum.cli.entries:delete_command", "Delete a key."),
+    "touch": ("kvorum.cli.entries:touch_command", "Change when a key expires."),
+    "delete": ("kvorum.cli.entries:delete_command", "Delete a key, or all keys below it."),
     "list": ("kvorum.cli.entries:list_command", "List entries below a prefix or between two keys."),
+    "count": ("kvorum.cli.entries:count_command", "Count keys below a prefix or between two keys."),
     "watch": ("kvorum.cli.streams:watch_command", "Print entries as they change, until interrupted."),
     "enqueue": ("kvorum.cli.streams:enqueue_command", "Put a message into the queue."),
     "listen": ("kvorum.cli.streams:listen_command", "Take messages from the queue and print them."),

@@ -123,6 +123,43 @@ def test_expiry(shell: Shell) -> None:
     assert "duration" in shell("set", '["k"]', "1", "--expire-in", "soon", status=2).stderr
 
 
+def test_p19_touch_prolongs_and_get_tells_how_long_is_left(shell: Shell) -> None:
+    """P19: cannot prolong or inspect TTL -> touch(+60 s) -> remaining about 60 s, value and versionstamp unchanged."""
+    stamp = shell("set", '["k"]', "1", "--expire-in", "5s").stdout.strip()
+    shell("touch", '["k"]', "--expire-in", "60s")
+    (row,) = shell.json("get", '["k"]', "--expiry")
+    assert isinstance(row, dict)
+    left = row.pop("expires_in_ms")
+    assert row == {"key": ["k"], "value": 1, "versionstamp": stamp}
+    assert 50_000 < left <= 60_000
+    table = shell("get", '["k"]', '["l"]', "--expiry", status=1).stdout
+    assert "Expires in" in table and "0:00:5" in table
+    shell("touch", '["k"]', "--never")
+    assert shell.json("get", '["k"]', "--expiry")[0]["expires_in_ms"] is None  # type: ignore[index]
+    assert "never" in shell("get", '["k"]', "--expiry").stdout
+    assert shell.json("touch", '["l"]', "--never", status=1) == [{"ok": False}]
+    assert error_line(shell("touch", '["l"]', "--expire-in", "1s", status=1)) == 'kvorum: not found: ["l"]'
+    for words in ((), ("--never", "--expire-in", "1s")):
+        assert "either --expire-in or --never" in error_line(shell("touch", '["k"]', *words, status=2))
+    assert "must be above zero" in error_line(shell("touch", '["k"]', "--expire-in", "0s", status=2))
+    assert "is not a duration" in shell("touch", '["k"]', "--expire-in", "-1s", status=2).stderr
+
+
+def test_count_keys_only_and_delete_below(shell: Shell) -> None:
+    for key in ('["x"]', '["x", "a"]', '["x", "b"]', '["y"]'):
+        stamp = shell("set", key, "1").stdout.strip()
+    assert shell("count").stdout == "4\n"
+    assert shell("count", '["x"]').stdout == "2\n"
+    assert shell.json("count", "--start", '["x", "b"]', "--end", '["y"]') == [{"count": 1}]
+    assert shell.json("list", "--keys-only")[-1] == {"key": ["y"], "versionstamp": stamp}
+    assert "Value" not in shell("list", "--keys-only").stdout
+    assert "cannot be combined" in error_line(shell("delete", '["x"]', "--prefix", "--if-exists", status=2))
+    assert shell("delete", '["x"]', "--prefix").stdout == "2\n"
+    assert shell.json("delete", '["x"]', "--prefix") == [{"deleted": 0}]
+    assert [row["key"] for row in shell.json("list", "--keys-only")] == [["x"], ["y"]]  # type: ignore[index]
+    assert shell("delete", "[]", "--prefix").stdout == "2\n"
+
+
 def test_watch_prints_the_entries_at_once(shell: Shell) -> None:
     stamp = shell("set", '["k"]', "1").stdout.strip()
     assert shell("watch", '["k"]', '["l"]', "--count", "1").stdout.splitlines() == [
@@ -172,7 +209,17 @@ def test_no_database_named_is_status_2() -> None:
 
 
 def test_reading_creates_no_database(shell: Shell) -> None:
-    for words in (("get", '["k"]'), ("list",), ("delete", '["k"]'), ("watch", '["k"]'), ("listen",), ("status",)):
+    for words in (
+        ("get", '["k"]'),
+        ("list",),
+        ("count",),
+        ("touch", '["k"]', "--never"),
+        ("delete", '["k"]'),
+        ("delete", "--prefix", '["k"]'),
+        ("watch", '["k"]'),
+        ("listen",),
+        ("status",),
+    ):
         assert "there is no database at" in error_line(shell(*words, status=3))
     assert not Path(shell.url).exists()
 
@@ -188,7 +235,7 @@ def test_an_unreachable_cluster_is_status_3_and_named(tmp_path: Path) -> None:
 
 def test_help_lists_every_command() -> None:
     result = CliRunner().invoke(kvorum, ["--help"])
-    for name in ("get", "set", "delete", "list", "watch", "enqueue", "listen", "status", "node"):
+    for name in ("get", "set", "touch", "delete", "list", "count", "watch", "enqueue", "listen", "status", "node"):
         assert f"\n  {name} " in result.output
         assert CliRunner().invoke(kvorum, [name, "--help"]).exit_code == 0
     assert CliRunner().invoke(kvorum, ["gett"]).exit_code == 2
