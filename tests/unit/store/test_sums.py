@@ -177,6 +177,50 @@ def test_v8_type_errors() -> None:
         assert refused(SUM, bad, None) == (TYPE, "Some of the parameters are not valid V8 values")
 
 
+NULL = Stored(V8, b"\xff\x0f0")
+RAW = Stored(BYTES, b"12345678")
+
+# Word for word as the stock engine says it: Deno users see these texts over KV Connect.
+TEXTS: list[tuple[int, Operand, Stored | None, int, str]] = [
+    *(
+        (
+            kind,
+            Operand(u64(1), LE64),
+            stored,
+            TYPE,
+            f"Failed to perform '{name}' mutation on a non-U64 value in the database",
+        )
+        for kind, name in ((SUM, "sum"), (MIN, "min"), (MAX, "max"))
+        for stored in (v8(5.0), v8(5), NULL, RAW)
+    ),
+    (MIN, operand(1), None, TYPE, "Failed to perform 'min' mutation on a non-U64 operand"),
+    (MAX, operand(1.0), kv(1), TYPE, "Failed to perform 'max' mutation on a non-U64 operand"),
+    (MIN, Operand(b"12345678", BYTES), None, TYPE, "Failed to perform 'min' mutation on a non-U64 operand"),
+    (SUM, Operand(b"\xff\x0f0", V8), None, TYPE, "Some of the parameters are not valid V8 values"),
+    (SUM, Operand(b'\xff\x0f"\x011', V8), v8(1), TYPE, "Some of the parameters are not valid V8 values"),
+    (SUM, Operand(b"12345678", BYTES), v8(1), TYPE, "Some of the parameters are not valid V8 values"),
+    (SUM, operand(1)._replace(minimum=b"\xff\x0f0"), v8(1), TYPE, "Some of the parameters are not valid V8 values"),
+    (SUM, operand(1)._replace(maximum=b"x"), None, TYPE, "Some of the parameters are not valid V8 values"),
+    (SUM, operand(1, low=1.0), v8(1), TYPE, "Min/max parameters have different types than the operand"),
+    (SUM, operand(1.0, high=5), v8(1.0), TYPE, "Min/max parameters have different types than the operand"),
+    (SUM, operand(1.0), NULL, TYPE, "unsupported value type"),
+    (SUM, operand(1), RAW, TYPE, "unsupported value type"),
+    (SUM, operand(1), v8(1.0), TYPE, "Cannot sum Number with BigInt"),
+    (SUM, operand(1.0), v8(1), TYPE, "Cannot sum BigInt with Number"),
+    (SUM, operand(1.0), kv(1), TYPE, "Cannot sum KvU64 with Number"),
+    (SUM, operand(-1), kv(1), TYPE, "Cannot sum KvU64 with BigInt"),
+    (SUM, operand(5.0, high=6.0), v8(3.0), RANGE, "The result of a Sum operation would exceed its range limit"),
+    (SUM, operand(-5, low=0), v8(3), RANGE, "The result of a Sum operation would exceed its range limit"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "stored", "outcome", "text"), TEXTS)
+def test_the_texts_are_those_of_the_stock_engine(
+    kind: int, given: Operand, stored: Stored | None, outcome: int, text: str
+) -> None:
+    assert refused(kind, given, stored) == (outcome, text)
+
+
 def test_a_bigint_cannot_outgrow_a_value() -> None:
     largest = 1 << 8 * 65_520
     value = Stored(V8, emit_number(largest))
