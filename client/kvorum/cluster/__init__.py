@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-# gRPC reads these once, when it is loaded. Without the first a library user finds lines like "Got goaway" on stderr whenever a
-# node restarts; what they tell is in our errors already. Who wants them sets the variable.
+# gRPC reads these once, when it is loaded. Without the first a library user finds lines like "Got goaway" on stderr
+# whenever a node restarts; what they tell is in our errors already. Who wants them sets the variable.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 # In a process that forks, gRPC would start its threads anew in the child, and one in six of the children that uvloop
 # starts programs with (fork, then exec) crashed in them before the exec. No client survives a fork anyway.
