@@ -78,6 +78,24 @@ def test_a_seed_without_a_rule_fails() -> None:
     assert "has two answers" in ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("plot", "rule", "finding"),
+    [
+        ("stale_leader", "ReadIndex needs a round", "serializability, invalid"),
+        ("old_snapshot", "snapshots up to the commit index are ignored", "a snapshot brings node"),
+    ],
+)
+def test_a_plot_is_fatal_to_a_product_without_its_rule(plot: str, rule: str, finding: str) -> None:
+    """And to nothing else: the same seeds with all rules are good."""
+    without = _sim("--seeds", "4", "--plot", plot, "--rule", rule, "--stop-at-first")
+    assert without.returncode == 1
+    assert finding in without.stdout
+    played = _figure(without.stdout, "seeds")
+    whole = _sim("--seeds", str(played), "--plot", plot)
+    assert whole.returncode == 0, whole.stdout
+    assert f"plot {plot} {played}" in whole.stdout
+
+
 def test_no_rule_is_forgotten() -> None:
     assert len(RULES) == 10
     with pytest.raises(KeyError):

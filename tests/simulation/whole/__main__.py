@@ -28,6 +28,7 @@ from chaos.history import export
 from tests.simulation import fuzz
 from tests.simulation.whole import crew, schedule
 from tests.simulation.whole.mutations import RULES, WATCHED
+from tests.simulation.whole.plots import PLOTS
 
 MINIMUM = {
     "kill": 0.5,
@@ -70,6 +71,8 @@ MINIMUM = {
     "plot figure_8": 0.05,
     "plot surplus": 0.05,
     "plot two_changes": 0.05,
+    "plot stale_leader": 0.05,
+    "plot old_snapshot": 0.05,
     "reads of any node": 20.0,
     "watch events": 20.0,
     "first frames": 5.0,
@@ -142,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--history", type=Path, help="write the history of operations, a JSON line each (with --seed)")
     parser.add_argument("--stop-at-first", action="store_true", help="end at the first violation")
     parser.add_argument("--no-watches", action="store_true", help="look only at what comes of what nodes do")
+    parser.add_argument("--plot", choices=list(PLOTS), default="", help="begin every seed with this plot")
     parser.add_argument("--rule", choices=list(RULES), default="", help="disable this rule of the product")
     parser.add_argument("--mutations", action="store_true", help="disable each rule until it is noticed")
     parser.add_argument("--plain", action="store_true", help="the library's own core, in the simulator of cores alone")
@@ -159,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker is not None:
         return crew.work(options.worker)
     nodes = 0 if options.nodes == "mixed" else int(options.nodes)
-    settings = schedule.Settings(nodes=nodes, watches=not options.no_watches)
+    settings = schedule.Settings(nodes=nodes, watches=not options.no_watches, plot=options.plot)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.seed is not None:
         return _one(options, settings)
@@ -229,7 +233,9 @@ def _mutations(settings: schedule.Settings, first: int, jobs: int) -> int:
     missed = 0
     for rule in RULES:
         for watches in (False, True) if rule in WATCHED else (False,):
-            played, found = _until_noticed(rule, schedule.Settings(settings.nodes, watches=watches), first, jobs)
+            played, found = _until_noticed(
+                rule, schedule.Settings(settings.nodes, watches=watches, plot=settings.plot), first, jobs
+            )
             if found is not None and any(error in found.what for error in _OF_THE_HOOK):
                 found.findings[0] = f"the hook does not fit the product any more: {found.what}"
                 missed += 1

@@ -62,6 +62,17 @@ class Clients:
         if not self._working:
             client.finish()
 
+    def look(self, client: str, node: str) -> None:
+        """That client reads that node now, if it lives."""
+        for one in self.alive:
+            if one.name == client:
+                one.look(node)
+
+    def burst(self, writes: int) -> None:
+        """So many at a time, from each."""
+        for client in self.alive:
+            client.burst(writes)
+
     def kill_one(self) -> str:
         """Another one takes its place. Its name, or "" if none is there yet."""
         if not self.alive:
@@ -157,31 +168,38 @@ class Client:
             self._spawn(self._work)
 
     async def _probe(self) -> None:
-        """Strong reads of any node, leader or not, as the unary Get serves them."""
+        """Strong reads of any node, leader or not."""
         rng = self.rng
         while self.working:
-            node, keys = rng.choice(self._nodes), tuple(rng.sample(KEYS, 2))
-            end: End | None = None
-            self.busy += 1
-            invoked = self._now()
-            try:
-                async with asyncio.timeout(2.0):
-                    end = await self._network.connect(self.loop, f"{node}:3")
-                    answered: asyncio.Future[bytes] = self.loop.create_future()
-                    end.attach(partial(_resolve, answered), lambda error: None)
-                    end.send(pb.Read(keys=[key.encode() for key in keys]).SerializeToString())
-                    answer = pb.ReadResult.FromString(await answered)
-                if answer.status == pb.READ_STATUS_OK:
-                    seen = tuple(_seen(entry) for entry in answer.entries)
-                    self._record(Operation(self.number, "get", invoked, self._now(), "ok", reads=keys, seen=seen))
-                    self.judge.counters["reads of any node"] += 1
-            except (OSError, TimeoutError):
-                self.judge.counters["failed reads"] += 1
-            finally:
-                self.busy -= 1
-                if end is not None:
-                    end.close()
+            await self._get(rng.choice(self._nodes), tuple(rng.sample(KEYS, 2)))
             await asyncio.sleep(rng.expovariate(1 / 0.08))
+
+    def look(self, node: str) -> None:
+        """A strong read of one node, now."""
+        self.loop.run(self._spawn, partial(self._get, node, KEYS))
+
+    async def _get(self, node: str, keys: tuple[str, ...]) -> None:
+        """As the unary Get serves it."""
+        end: End | None = None
+        self.busy += 1
+        invoked = self._now()
+        try:
+            async with asyncio.timeout(2.0):
+                end = await self._network.connect(self.loop, f"{node}:3")
+                answered: asyncio.Future[bytes] = self.loop.create_future()
+                end.attach(partial(_resolve, answered), lambda error: None)
+                end.send(pb.Read(keys=[key.encode() for key in keys]).SerializeToString())
+                answer = pb.ReadResult.FromString(await answered)
+            if answer.status == pb.READ_STATUS_OK:
+                seen = tuple(_seen(entry) for entry in answer.entries)
+                self._record(Operation(self.number, "get", invoked, self._now(), "ok", reads=keys, seen=seen))
+                self.judge.counters["reads of any node"] += 1
+        except (OSError, TimeoutError):
+            self.judge.counters["failed reads"] += 1
+        finally:
+            self.busy -= 1
+            if end is not None:
+                end.close()
 
     async def _watch(self) -> None:
         """What a watch shows never goes back."""

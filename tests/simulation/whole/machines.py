@@ -100,6 +100,8 @@ class Machine:
         """Called once, in the moment in which it is elected."""
         self.at_commit: Callable[[], None] | None = None
         """Called once, in the moment in which it commits something as a leader."""
+        self.at_install: Callable[[], None] | None = None
+        """Called once, in the moment in which a snapshot has become its state."""
         self.counters: Counter[str] = Counter()
         self.boots = 0
         self.starts = 0
@@ -201,6 +203,11 @@ class Machine:
         core = self.process.core if self.process is not None else None
         return core.journal.durable_index if core else 0
 
+    def base_index(self) -> int:
+        """Behind which its log begins."""
+        core = self.process.core if self.process is not None else None
+        return core.journal.base_index if core else 0
+
     @property
     def leads(self) -> bool:
         return bool(self.process and self.process.raft and self.process.raft.is_leader)
@@ -216,11 +223,16 @@ class Machine:
             # the step that it is in goes on, but nothing that it sends is faster than this
             self.clock.after(0.0, call)
 
+    def installed(self, index: int) -> None:
+        if self.at_install is not None:
+            call, self.at_install = self.at_install, None
+            self.clock.after(0.0, call)  # before what it answers arrives anywhere
+
     # ---- trouble
 
     def calm(self) -> None:
         """Nothing more goes wrong with it."""
-        self.at_lead = self.at_commit = None
+        self.at_lead = self.at_commit = self.at_install = None
         self._syncs_left = 0
         self.low_space = False
         self.platter.calm()

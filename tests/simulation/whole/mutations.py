@@ -145,7 +145,8 @@ def _change_at_will() -> Iterator[None]:
 
 @contextmanager
 def _install_anything() -> Iterator[None]:
-    """A snapshot of what is committed here already is installed like any other."""
+    """A snapshot of what is committed here already is installed like any other. The rule is asked twice: when one is
+    offered, and before it is installed. Else leaders offer only what they think is needed."""
     with mock.patch.object(SnapshotSide, "wants_snapshot", lambda self, index: True):
         yield
 

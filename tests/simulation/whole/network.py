@@ -197,6 +197,8 @@ class Network:
         self.rng = rng
         self.cut: set[tuple[str, str]] = set()
         self.slow: dict[tuple[str, str], float] = {}
+        self.refused: set[tuple[str, str]] = set()
+        """Who is not let in where: a wall between them says so at once."""
         self.without_power: set[str] = set()
         self.counters: Counter[str] = Counter()
         self._listening: dict[str, tuple[ProcessLoop, Accept]] = {}
@@ -270,7 +272,7 @@ class Network:
             return
         back = self.delay(host, loop.name)
         listener = self._listening.get(address)
-        if listener is None or made.done() or loop.dead:
+        if listener is None or made.done() or loop.dead or (loop.name, host) in self.refused:
             self.clock.after(back, loop.run, _refuse, made)
             return
         server_loop, accept = listener

@@ -13,6 +13,7 @@ from typing import Final
 
 from kvorum_raft import RaftNode
 from kvorum_raft.config import Limits
+from tests.simulation.whole.clients import Clients
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.machines import Machine
@@ -31,9 +32,16 @@ class Stage:
     """Where plots are played."""
 
     def __init__(
-        self, clock: Clock, network: Network, machines: list[Machine], judge: Judge, rng: random.Random
+        self,
+        clock: Clock,
+        network: Network,
+        machines: list[Machine],
+        crowd: Clients,
+        judge: Judge,
+        rng: random.Random,
     ) -> None:
         self.machines = machines
+        self.crowd = crowd
         self._clock = clock
         self._network = network
         self._judge = judge
@@ -59,6 +67,22 @@ class Stage:
     def slow(self, source: Machine, target: Machine, delay: float) -> None:
         self._network.slow[source.name, target.name] = delay
 
+    def reset(self, one: Machine, other: Machine) -> None:
+        self.note(f"connections between {one.name} and {other.name} are reset")
+        self._network.break_connections(one.name, other.name)
+
+    def send_away(self, clients: list[str], machines: list[Machine]) -> None:
+        """They must go to the others, and know it at once."""
+        for client in clients:
+            for machine in machines:
+                self._network.break_connections(machine.name, client)
+                self._network.refused.add((client, machine.name))
+
+    @property
+    def written(self) -> int:
+        """So many writes were acknowledged."""
+        return self._judge.counters["writes acknowledged"]
+
     def down(self, *machines: Machine) -> None:
         for machine in machines:
             if machine.up:
@@ -79,6 +103,7 @@ class Stage:
         """Everything works."""
         self._network.cut.clear()
         self._network.slow.clear()
+        self._network.refused.clear()
         for machine in self.machines:
             machine.calm()
             machine.start()
@@ -263,8 +288,79 @@ def two_changes(stage: Stage) -> Steps:
     return True
 
 
+def stale_leader(stage: Stage) -> Steps:
+    """A leader that hears nobody any more, or was asleep for a while, is asked for what the others have changed
+    meanwhile, by a client that knows no better. The other clients are not let in any more where it is."""
+    cast = yield from _cast(stage)
+    if cast is None or len(stage.crowd.names) < 2:
+        return False
+    first, others = cast
+    here, there = [first, *others[: len(others) // 2 - 1]], others[len(others) // 2 - 1 :]
+    friend, *strangers = stage.rng.sample(stage.crowd.names, len(stage.crowd.names))
+    asleep = stage.rng.random() < 0.5
+    stage.note(f"{first.name} is alone with {friend}{' and falls asleep' if asleep else ''}")
+    stage.cut(here, there)
+    stage.send_away(strangers, here)
+    loop = first.process.loop if first.process is not None else None
+    if loop is None:
+        return False
+    if asleep:
+        loop.pause()
+    if not (yield _wins(stage, there, lambda machine: None)):
+        return False
+    before = stage.written
+    if asleep:
+        if not (yield lambda: stage.written > before + 3, 3.0):
+            return False
+        for _ in range(5):
+            stage.crowd.look(friend, stage.rng.choice(here).name)
+        yield 0.01
+        stage.note(f"{first.name} goes on")
+        loop.go_on(timers_first=stage.rng.random() < 0.3)
+    for _ in range(60):  # it steps down meanwhile
+        stage.crowd.look(friend, stage.rng.choice(here).name)
+        yield 0.005
+    return True
+
+
+def old_snapshot(stage: Stage) -> Steps:
+    """A follower has installed a snapshot, and its leader does not hear of it: it is offered another time, and while
+    that is looked at, entries come that lie behind it."""
+    cast = yield from _cast(stage)
+    if cast is None:
+        return False
+    first, others = cast
+    late = others[0]
+    stage.note(f"{late.name} is away until {first.name} has cut its log")
+    last = late.last_index()
+    stage.down(late)
+    for _ in range(40):
+        stage.crowd.burst(4)
+        if (yield lambda: first.base_index() > last, 0.1):
+            break
+    else:
+        return False
+    installed: list[bool] = []
+
+    def reset() -> None:
+        installed.append(True)
+        stage.reset(first, late)
+
+    late.at_install = reset
+    late.slowness = 0.3
+    late.start()
+    if not (yield lambda: bool(installed), 6.0):
+        return False
+    for _ in range(20):
+        stage.crowd.burst(1)
+        yield 0.1
+    return True
+
+
 PLOTS: Final[dict[str, Callable[[Stage], Steps]]] = {
     "figure_8": figure_8,
     "surplus": surplus,
     "two_changes": two_changes,
+    "stale_leader": stale_leader,
+    "old_snapshot": old_snapshot,
 }

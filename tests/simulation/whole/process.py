@@ -109,6 +109,7 @@ class Process:
         raft.on_applied(partial(machine.observer.applied, self))
         raft.on_leadership(partial(machine.observer.role_changed, self))
         raft.on_installed(partial(machine.observer.installed, self))
+        raft.on_installed(machine.installed)
         longest = machine.timing.election_max
         self.hand_over = HandOver(raft, raft, loop, patience=longest, too_late=machine.timing.election_min / 2)
         service = self.service = NodeService(

@@ -56,6 +56,8 @@ class Settings:
     """0: five in every third seed, three in the others."""
     watches: bool = True
     """Look at what nodes do, not only at what comes of it."""
+    plot: str = ""
+    """What every seed begins with; "": what its own chance says."""
 
     def size(self, seed: int) -> int:
         return self.nodes or (5 if seed % 3 == 2 else 3)
@@ -107,11 +109,14 @@ class Schedule:
         self.troubles = Troubles(
             self.clock, self.network, self.machines, self.clients, self.judge, self.operator, self.double, name
         )
+        self.troubles.plot = settings.plot or self.troubles.plot
         limits = rng.choice(LIMITS)
         if self.troubles.plot:
             limits = ONE_BY_ONE
         limits = replace(limits, checkpoint_log=rng.choice(CHECKPOINTS), hash_every=HASH_EVERY)
         timing, slowness = rng.choice(TIMINGS), rng.choice((0.005, 0.05, 0.3))
+        if self.troubles.plot == "old_snapshot":  # which waits until a log is cut
+            limits, slowness = replace(limits, checkpoint_log=min(CHECKPOINTS)), 0.02
         narrow = rng.random() < 0.3
         for machine in [*self.machines, self.double]:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches

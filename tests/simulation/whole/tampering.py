@@ -49,7 +49,9 @@ class Tampering:
         """Seconds between moves, on average: some schedules are wild, others leave time to do something."""
         self.plot = self.rng.choice(("", "", "", *PLOTS))
         """What the schedule begins with."""
-        self._stage = Stage(clock, network, [machine for machine in machines if not machine.out], judge, self.rng)
+        self._stage = Stage(
+            clock, network, [machine for machine in machines if not machine.out], clients, judge, self.rng
+        )
 
     @property
     def _clients(self) -> list[str]:
@@ -230,8 +232,7 @@ class Tampering:
     def _burst(self) -> bool:
         """Far more writes at a time than usual."""
         self._note("everybody writes at once")
-        for client in self._crowd.alive:
-            client.burst(25)
+        self._crowd.burst(25)
         return bool(self._crowd.alive)
 
     def _low_space(self) -> bool:
