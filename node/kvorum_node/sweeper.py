@@ -66,7 +66,11 @@ class Sweeper:
         self._alarm.set(max(at_least, (self._earliest - self._consensus.now_ms()) / 1000))
 
     def _ring(self) -> None:
-        if not self._leading or self._sweeping or self._earliest is None:
+        if not self._leading or self._sweeping:
+            return
+        # What seemed due may have been put off, as it is by each holder of a lock that touches it in time.
+        self._earliest = self._store.next_expiry_ms()
+        if self._earliest is None:
             return
         if self._earliest > self._consensus.now_ms():
             self._plan(0.001)  # entry time is slewed against the loop's

@@ -10,7 +10,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from . import keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
-from .mutations import delete_range, is_long, mutate
+from .mutations import DELETE_RANGE, delete_range, mutate
 from .records import MAX_NUMBER, Refusal, stamp_of
 
 if TYPE_CHECKING:
@@ -34,10 +34,13 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     except DecodeError:
         return _INVALID, (), "the operation cannot be decoded"
     mutations = write.mutations
-    if len(mutations) != 1 or write.checks or write.enqueues or write.settles or is_long(entry, mutations[0]):
+    if len(mutations) != 1 or write.checks or write.enqueues or write.settles:
+        return write
+    mutation = mutations[0]
+    if mutation.type == DELETE_RANGE:
         return write
     try:
-        mutate(entry, mutations[0], entry.prefix + number.to_bytes(2, "big"), 0)
+        mutate(entry, mutation, entry.prefix + number.to_bytes(2, "big"), 0)
     except Refused as refused:
         return _refusal(refused)
     return None
@@ -100,7 +103,7 @@ def _run(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None,
         if entry.spend():
             yield
     for at, mutation in enumerate(write.mutations):
-        if is_long(entry, mutation):
+        if mutation.type == DELETE_RANGE and entry.data_version > 1:
             yield from delete_range(entry, mutation)
         else:
             mutate(entry, mutation, stamp, at)

@@ -18,8 +18,8 @@ _SET: Final = int(pb.MUTATION_TYPE_SET)
 _DELETE: Final = int(pb.MUTATION_TYPE_DELETE)
 _SET_SUFFIX: Final = int(pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY)
 _TOUCH: Final = int(pb.MUTATION_TYPE_TOUCH)
-_DELETE_RANGE: Final = int(pb.MUTATION_TYPE_DELETE_RANGE)
-BEYOND_VERSION_1: Final = frozenset((_TOUCH, _DELETE_RANGE))
+DELETE_RANGE: Final = int(pb.MUTATION_TYPE_DELETE_RANGE)
+BEYOND_VERSION_1: Final = frozenset((_TOUCH, DELETE_RANGE))
 """Kinds that an entry of data version 1 does not know, and refuses as it refuses any other unknown one."""
 _ARITHMETIC: Final = frozenset((sums.SUM, sums.MAX, sums.MIN, sums.ADD))
 _ENCODINGS: Final = frozenset((int(pb.VALUE_ENCODING_V8), sums.LE64, int(pb.VALUE_ENCODING_BYTES)))
@@ -37,7 +37,8 @@ def suffixed_key(key: bytes, stamp: bytes) -> bytes:
 
 
 def mutate(entry: "Entry", mutation: pb.Mutation, stamp: bytes, number: int) -> None:
-    """Carry out one mutation, the `number`th of the commit `stamp`; raises Refused with nothing changed."""
+    """Carry out one mutation, the `number`th of the commit `stamp`, other than a DELETE_RANGE; raises Refused with
+    nothing changed."""
     key = mutation.key
     kind = mutation.type
     if not 0 < len(key) <= MAX_WRITE_KEY_SIZE:
@@ -83,11 +84,6 @@ def _touch(entry: "Entry", mutation: pb.Mutation, key: bytes, stamp: bytes, numb
             raise Refused(_INVALID, "expire_in is too large")
         expire_at_ms = entry.time_ms + mutation.expire_in_ms
     keyspace.touch(entry, key, expire_at_ms, stamp, number)
-
-
-def is_long(entry: "Entry", mutation: pb.Mutation) -> bool:
-    """Whether a mutation takes more than a moment, and is to be carried out by `delete_range`."""
-    return mutation.type == _DELETE_RANGE and entry.data_version > 1
 
 
 def delete_range(entry: "Entry", mutation: pb.Mutation) -> Generator[None, None, None]:
