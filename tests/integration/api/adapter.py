@@ -69,6 +69,22 @@ class AtomicOverSync:
         return await asyncio.to_thread(self._operation.commit, **kwargs)
 
 
+class TransactionOverSync:
+    """Awaitable reads that do not wait for anything: they block, in a thread that is the transaction's own."""
+
+    def __init__(self, transaction: kvorum.sync.Transaction) -> None:
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    async def get(self, key: Any) -> kvorum.Entry:
+        return self._transaction.get(key)
+
+    async def get_many(self, keys: Any) -> list[kvorum.Entry]:
+        return self._transaction.get_many(keys)
+
+
 class KvOverSync:
     """What the suite uses of `kvorum.Kv`."""
 
@@ -98,6 +114,17 @@ class KvOverSync:
     @property
     def closed(self) -> bool:
         return self._kv.closed
+
+    async def transaction(self, function: Callable[[Any], Awaitable[Any]], **kwargs: Any) -> Any:
+        """Functions of the suite are coroutine functions; each runs on a loop of its own, in the thread that called."""
+
+        def blocking(transaction: kvorum.sync.Transaction) -> Any:
+            async def run() -> Any:
+                return await function(TransactionOverSync(transaction))
+
+            return asyncio.run(run())
+
+        return await asyncio.to_thread(lambda: self._kv.transaction(blocking, **kwargs))
 
     async def listen_queue(self, handler: Callable[[Any], object], **kwargs: Any) -> None:
         """Handlers of the suite may be coroutine functions; in their threads they run on the suite's loop."""

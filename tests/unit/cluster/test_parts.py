@@ -282,18 +282,23 @@ def test_slices_of_a_large_answer_are_joined_and_voided_by_a_break_or_a_refusal(
     asked(reads)
     reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"a"), rows()])])
     reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"b"), rows(b"x")])])
+    counted = pb.ReadResult(id=1, more=True, ranges=[rows(), pb.RangeResult(count=7)])
+    reads.answered([counted, counted])
     last = pb.ReadResult(
         id=1,
         status=pb.READ_STATUS_OK,
         ranges=[rows(), rows(b"y")],
         entries=[pb.KvEntry(key=b"p")],
         read_versionstamp=b"s",
+        time_ms=5,
     )
+    last.ranges[1].count = 2
     reads.answered([last])
     assert promise.result is not None
     assert [[entry.key for entry in part.entries] for part in promise.result.ranges] == [[b"a", b"b"], [b"x", b"y"]]
     assert [entry.key for entry in promise.result.entries] == [b"p"]
     assert (promise.result.status, promise.result.read_versionstamp) == (pb.READ_STATUS_OK, b"s")
+    assert ([part.count for part in promise.result.ranges], promise.result.time_ms) == ([0, 16], 5)
 
 
 def test_a_node_cannot_fill_memory_with_slices(monkeypatch: pytest.MonkeyPatch) -> None:

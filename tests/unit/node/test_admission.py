@@ -2,7 +2,8 @@
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.admission import admit
+from kvorum_node.admission import MAX_WEIGHT, Shortage, admit
+from tests.unit.store.harness import add, delete, delete_range, put, touch, write
 
 
 def test_an_operation_of_countless_tiny_parts_is_refused_unread() -> None:
@@ -37,3 +38,33 @@ def test_the_largest_write_that_the_limits_allow_is_admitted() -> None:
     assert not refused
     assert len(parts) == 1
     assert len(op) > limits.MAX_TOTAL_WRITE_SIZE
+
+
+def test_what_an_older_member_cannot_apply_is_refused_until_all_are_upgraded() -> None:
+    """And nothing but that."""
+    ops = [put(b"a"), touch(b"a", 1), delete(b"a"), delete_range(b"a", b"b"), add(b"n", 1)]
+    group = pb.WriteGroup(writes=[pb.Write(seq=at, op=write(op).SerializeToString()) for at, op in enumerate(ops)])
+    group.writes.add(seq=9, op=write(put(b"a"), touch(b"a")).SerializeToString())
+    parts, refused = admit(group, data_version=1)
+    assert [(result.seq, result.outcome) for result in refused] == [(seq, pb.OUTCOME_INVALID) for seq in (1, 3, 9)]
+    assert all("need data version 2" in result.message and "upgrade" in result.message for result in refused)
+    assert [entry.seq for part in parts for entry in part.group.writes] == [0, 2, 4]
+    parts, refused = admit(group, data_version=2)
+    assert not refused
+    assert [entry.seq for part in parts for entry in part.group.writes] == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_range_weighs_what_it_may_delete() -> None:
+    ops = [put(b"a"), delete_range(b"a", b"b"), put(b"a"), delete_range(b"a", b"b", limit=3)]
+    group = pb.WriteGroup(writes=[pb.Write(seq=at, op=write(op).SerializeToString()) for at, op in enumerate(ops)])
+    parts, _ = admit(group, data_version=2)
+    assert [[entry.seq for entry in part.group.writes] for part in parts] == [[0], [1], [2, 3]]
+    assert [part.weight for part in parts] == [1, 1_001, 1 + 4]
+    assert parts[1].weight > MAX_WEIGHT, "it stands alone in its entry"
+
+
+def test_while_space_is_short_ranges_go_and_touches_only_end_an_expiry() -> None:
+    shortage = Shortage("full", lambda key: True)
+    assert not shortage.forbids(write(delete_range(b"a", b"b"), touch(b"a"), delete(b"a")))
+    assert shortage.forbids(write(touch(b"a", 5)))
+    assert shortage.forbids(write(delete_range(b"a", b"b"), put(b"a")))

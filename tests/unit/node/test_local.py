@@ -10,6 +10,7 @@ import lmdb
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node import lists
 from kvorum_node.barrier import Barrier
 from kvorum_node.lists import MAX_OPEN, SLICE_ROWS, ListJob, ListReader
 from kvorum_node.local import LocalConsensus
@@ -214,6 +215,53 @@ async def test_a_list_that_is_held_too_long_is_given_up(store: Store) -> None:
     assert [part.status for part in taker.parts] == [pb.READ_STATUS_OK, pb.READ_STATUS_TOO_OLD]
     assert reader.statistics()["lists_open"] == 0
     reader.stop()
+
+
+async def test_counting_comes_in_slices_and_lets_others_go_between(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "SLICE_COUNT", 300)
+    reader = ListReader(store)
+    reader.start()
+    taker, other = Taker(), Taker()
+    ranges = [
+        pb.ReadRange(end=b"\xff", count_only=True),
+        pb.ReadRange(start=b"\x020990", end=b"\xff", limit=3, keys_only=True),
+        pb.ReadRange(end=b"\x020100", count_only=True, reverse=True),
+    ]
+    reader.submit(pb.Read(id=4, ranges=ranges, keys=[b"\x020001\x00"]), taker)
+    reader.submit(pb.Read(id=5, ranges=[pb.ReadRange(end=b"\xff", limit=1)]), other)
+    await taker.done.wait()
+    counts = [[part.ranges[at].count for part in taker.parts] for at in (0, 2)]
+    assert [sum(count) for count in counts] == [1_000, 100]
+    assert max(counts[0]) == 300 and len(taker.parts) >= 4
+    bare = [entry for part in taker.parts for entry in part.ranges[1].entries]
+    assert [(entry.key, entry.value, entry.encoding, len(entry.versionstamp)) for entry in bare] == [
+        (b"\x02%04d\x00" % number, b"", 0, 10) for number in (990, 991, 992)
+    ]
+    assert len(other.parts) == 1 and reader.statistics()["list_slices"] == len(taker.parts) + 1
+    reader.stop()
+
+
+async def test_counting_can_be_cancelled_and_is_given_up_when_it_takes_too_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "SLICE_COUNT", 256)
+    reader = ListReader(store, max_age=0.05)
+    reader.start()
+    cancelled, slow = Taker(patient=True), Taker(patient=True)
+    whole = pb.Read(ranges=[pb.ReadRange(end=b"\xff", count_only=True)])
+    job = reader.submit(whole, cancelled)
+    await cancelled.some.wait()
+    assert job is not None
+    job.cancel()
+    reader.submit(whole, slow)
+    await asyncio.wait_for(slow.done.wait(), 10)
+    assert [part.status for part in slow.parts] == [pb.READ_STATUS_OK, pb.READ_STATUS_TOO_OLD]
+    assert [part.ranges[0].count for part in cancelled.parts] == [256]
+    assert reader.statistics()["lists_open"] == 0
+    reader.stop()
+    assert store.statistics()["readers"] <= 3
 
 
 async def test_lists_beyond_the_bound_wait_for_their_turn(store: Store) -> None:

@@ -28,6 +28,14 @@ def delete(key: bytes) -> pb.Mutation:
     return pb.Mutation(key=key, type=pb.MUTATION_TYPE_DELETE)
 
 
+def touch(key: bytes, expire_in_ms: int | None = None) -> pb.Mutation:
+    return pb.Mutation(key=key, type=pb.MUTATION_TYPE_TOUCH, expire_in_ms=expire_in_ms)
+
+
+def delete_range(start: bytes, end: bytes, *, limit: int = 0) -> pb.Mutation:
+    return pb.Mutation(key=start, type=pb.MUTATION_TYPE_DELETE_RANGE, end=end, limit=limit)
+
+
 def number(value: int | float | None) -> bytes:
     return b"" if value is None else emit_number(value)
 
@@ -145,6 +153,8 @@ class Replica:
     slice_commits: int = 256
     durable: bool = False
     now_ms: int = START_MS
+    data_version: int = 1
+    """Of the entries that `apply` makes."""
     log: list[tuple[int, int, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -154,7 +164,7 @@ class Replica:
         return Store.open(self.path, durable=self.durable, map_size=1 << 30, slice_commits=self.slice_commits)
 
     def apply(self, *commands: pb.Command) -> ApplyResult:
-        return self.apply_payload(batch(*commands))
+        return self.apply_payload(batch(*commands, data_version=self.data_version))
 
     def apply_payload(self, payload: bytes) -> ApplyResult:
         index = self.store.applied_index + 1

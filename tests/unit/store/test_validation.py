@@ -11,7 +11,22 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, KvorumError, LimitExceeded
 from kvorum_node.store import check_queue_name, validate
-from tests.unit.store.harness import BYTES, LE64, V8, add, combine, delete, enqueue, put, settle, suffixed, u64, write
+from tests.unit.store.harness import (
+    BYTES,
+    LE64,
+    V8,
+    add,
+    combine,
+    delete,
+    delete_range,
+    enqueue,
+    put,
+    settle,
+    suffixed,
+    touch,
+    u64,
+    write,
+)
 
 HELD = pb.Delivery(message_id=bytes(12), lease_id=bytes(12))
 LONG_REASON = pb.Settle(message_id=bytes(12), lease_id=bytes(12), kind=pb.SETTLE_KIND_RETRY, reason="x" * 1_025)
@@ -42,6 +57,9 @@ Part = pb.Check | pb.Mutation | pb.Enqueue | pb.Settle
         [settle(HELD), settle(HELD, pb.SETTLE_KIND_RETRY, 5)],
         [put(b"%d" % at, bytes(65_000)) for at in range(12)],
         [put(b"%2046d" % at, b"") for at in range(400)],
+        [touch(b"k", 1), touch(b"k" * 2_048, limits.MAX_EXPIRE_IN), touch(b"k")],
+        [delete_range(b"", b"\xff"), delete_range(b"k" * 2_049, b"k" * 2_049), delete_range(b"a", b"b", limit=1_000)],
+        [delete_range(b"a", b"b")] * 1_000,
     ],
 )
 def test_accepts(parts: list[Part]) -> None:
@@ -58,6 +76,12 @@ def test_accepts(parts: list[Part]) -> None:
         ([put(b"k", bytes(65_537))], "MAX_VALUE_SIZE", 65_537),
         ([add(b"k", 1 << 8 * 65_536)], "MAX_VALUE_SIZE", 65_544 + 6),
         ([put(b"k", expire_in_ms=limits.MAX_EXPIRE_IN + 1)], "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN + 1),
+        ([touch(b"k" * 2_049, 1)], "MAX_WRITE_KEY_SIZE", 2_049),
+        ([touch(b"k", limits.MAX_EXPIRE_IN + 1)], "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN + 1),
+        ([delete_range(b"k" * 2_050, b"l")], "MAX_READ_KEY_SIZE", 2_050),
+        ([delete_range(b"k", b"l" * 2_050)], "MAX_READ_KEY_SIZE", 2_050),
+        ([delete_range(b"k", b"l", limit=1_001)], "MAX_DELETED_RANGE_KEYS", 1_001),
+        ([delete_range(b"k" * 2_049, b"l" * 2_049)] * 200, "MAX_TOTAL_WRITE_SIZE", 200 * 2 * 2_049),
         ([pb.Check(key=b"k")] * 101, "MAX_CHECKS", 101),
         ([put(b"k")] * 999 + [enqueue(), enqueue()], "MAX_MUTATIONS", 1_001),
         ([put(b"%d" % at, bytes(65_000)) for at in range(13)], "MAX_TOTAL_WRITE_SIZE", 13 * 65_000 + 16),
@@ -104,6 +128,29 @@ def test_limits_are_named(parts: list[Part], limit: str, got: int) -> None:
             "Some of the parameters are not valid V8 values",
         ),
         (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_ADD, value=b"x", encoding=BYTES), "not valid V8 values"),
+        (touch(b""), "key cannot be empty"),
+        (touch(b"k", 0), "expire_in of a touch must be above zero"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_TOUCH, value=b"v"), "a touch takes no value"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_TOUCH, encoding=BYTES), "a touch takes no value"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_TOUCH, sum_clamp=True), "a touch takes no value"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_TOUCH, end=b"l"), "a touch takes no end and no limit"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_DELETE, limit=1), "a delete takes no end and no limit"),
+        (delete_range(b"k", b""), "needs an end"),
+        (delete_range(b"l", b"k"), "ends before it begins"),
+        (
+            pb.Mutation(key=b"k", end=b"l", type=pb.MUTATION_TYPE_DELETE_RANGE, value=b"v"),
+            "the deletion of a range takes no value",
+        ),
+        (
+            pb.Mutation(key=b"k", end=b"l", type=pb.MUTATION_TYPE_DELETE_RANGE, expire_in_ms=5),
+            "only a set or a touch takes an expiry",
+        ),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_SET, encoding=BYTES, end=b"l"), "takes an end or a limit"),
+        (pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_SET, encoding=BYTES, limit=1), "takes an end or a limit"),
+        (
+            pb.Mutation(key=b"k", type=pb.MUTATION_TYPE_SUM, encoding=LE64, value=u64(1), end=b"l"),
+            "takes an end or a limit",
+        ),
         (enqueue(keys=[b""]), r"key cannot be empty \(keys_if_undelivered\[0\] of enqueue 0\)"),
         (pb.Settle(message_id=bytes(12), lease_id=bytes(12)), "settle 0: unknown kind 0"),
         (pb.Settle(message_id=b"x", lease_id=bytes(12), kind=pb.SETTLE_KIND_ACK), "a message id has 12 bytes, got 1"),
@@ -139,3 +186,17 @@ def test_queue_names() -> None:
     check_queue_name("q" * 256)
     with pytest.raises(LimitExceeded, match="MAX_QUEUE_NAME_SIZE"):
         check_queue_name("q" * 257)
+
+
+@pytest.mark.parametrize(
+    ("parts", "keys"),
+    [
+        ([put(b"a")], 0),
+        ([delete(b"a"), touch(b"a", 1)], 0),
+        ([delete_range(b"a", b"b", limit=7), put(b"a")], 7),
+        ([delete_range(b"a", b"b")], 1_000),
+        ([delete_range(b"a", b"b", limit=7), delete_range(b"a", b"b")], 1_000),
+    ],
+)
+def test_tells_how_many_keys_ranges_may_delete(parts: list[Part], keys: int) -> None:
+    assert validate(write(*parts)) == keys
