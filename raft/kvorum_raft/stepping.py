@@ -58,7 +58,9 @@ class Stepper:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._step()
+        if not self._asked:
+            self._step()
+        # else one comes within this turn or the next, and two of them in one turn would count as two turns
 
     def _step(self) -> None:
         self._asked = False
