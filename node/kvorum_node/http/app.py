@@ -42,7 +42,7 @@ MAX_ANSWERS: Final = 256 * 1_048_576
 """Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
 MAX_WATCHES: Final = 10_000
 """Watches of a node."""
-MAX_CONNECTION_WATCHES: Final = 128
+MAX_CONNECTION_WATCHES: Final = 256
 """Watches of one connection: they must leave room for its other requests."""
 
 UNKNOWN: Final = "outcome unknown"

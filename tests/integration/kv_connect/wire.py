@@ -105,7 +105,10 @@ class Http2:
         self._window = window
         self._streams: dict[int, _Stream] = {}
         self._sent = asyncio.Event()
+        self._buffer = b""
         self.going_away = False
+        self.goodbye = 0
+        """The error code of the GOAWAY."""
         self.resets: list[int] = []
         self.closed = asyncio.Event()
         self._task: asyncio.Task[None]
@@ -143,6 +146,8 @@ class Http2:
         return Frames(await asyncio.wait_for(stream.answer, PATIENCE), self._body(stream))
 
     async def send(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> _Stream:
+        if self.closed.is_set():
+            raise ConnectionResetError("the node has closed the connection")
         number = self._h2.get_next_available_stream_id()
         self.last_stream = number
         fields = {":method": method, ":path": path, ":scheme": "http", ":authority": self._address}
@@ -165,6 +170,11 @@ class Http2:
         self._h2.reset_stream(number, 8)
         self.flush()
 
+    def open_window(self, size: int) -> None:
+        """Let the newest stream send so much more."""
+        self._h2.increment_flow_control_window(size, self.last_stream)
+        self.flush()
+
     def flush(self) -> None:
         self.writer.write(self._h2.data_to_send())
 
@@ -174,7 +184,8 @@ class Http2:
 
     async def _receive(self) -> None:
         while data := await self._read():
-            for event in self._h2.receive_data(data):
+            self._buffer += data
+            for event in self._h2.receive_data(self._without_goodbye()):
                 self._take(event)
             self.flush()
         self.closed.set()
@@ -183,6 +194,21 @@ class Http2:
             if not stream.answer.done():
                 stream.answer.set_exception(ConnectionResetError("the node closed the connection"))
                 stream.answer.exception()
+
+    def _without_goodbye(self) -> bytes:
+        """Whole frames, but for GOAWAY: the library would take no more answers after it, as clients must."""
+        taken = b""
+        while len(self._buffer) >= 9:
+            size = 9 + int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < size:
+                break
+            frame, self._buffer = self._buffer[:size], self._buffer[size:]
+            if frame[3] == 7:
+                self.going_away = True
+                self.goodbye = int.from_bytes(frame[13:17], "big")
+            else:
+                taken += frame
+        return taken
 
     async def _read(self) -> bytes:
         try:
@@ -206,8 +232,6 @@ class Http2:
             if not stream.answer.done():
                 stream.answer.set_exception(ConnectionResetError(f"the stream was reset: {event.error_code}"))
                 stream.answer.exception()
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self.going_away = True
         elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
             self._sent.set()
 
