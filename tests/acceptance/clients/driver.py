@@ -7,6 +7,7 @@ Runs in the environment of `denokv`, not in kvorum's.
 
 import asyncio
 import json
+import math
 import sys
 import textwrap
 from datetime import UTC, datetime
@@ -47,11 +48,9 @@ def show_scalar(value: Any) -> Any:
         case int():
             return value
         case float():
-            return (
-                value
-                if value == value and abs(value) != float("inf") and repr(value) != "-0.0"
-                else {"$number": number(value)}
-            )
+            if not math.isfinite(value) or repr(value) == "-0.0":
+                return {"$number": {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "-0.0": "-0"}[repr(value)]}
+            return int(value) if value.is_integer() else value  # as JavaScript shows it
         case datetime():
             return {"$date": round(value.timestamp() * 1000)}
         case bytes() | bytearray():
@@ -82,10 +81,6 @@ def show_other(value: Any) -> Any:
             "$bytes" if type(value).__name__ == "JSUint8Array" else "$view": bytes(memoryview(value.get_buffer())).hex()
         }
     return {"$other": repr(value)}
-
-
-def number(value: float) -> str:
-    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "-0.0": "-0"}[repr(value)]
 
 
 def build(shown: Any) -> Any:

@@ -101,6 +101,13 @@ def other(client: Client, processes: Callable[[str, tuple[str, ...]], Foreign]) 
     return Client(processes(kind, nodes), at, False, nodes[at])
 
 
+@pytest.fixture
+def javascript(processes: Callable[[str, tuple[str, ...]], Foreign], nodes: DevCluster) -> list[Client]:
+    """The JavaScript clients, each at another node."""
+    urls = tuple(nodes.http_url(number) for number in range(NODES))
+    return [Client(processes(kind, urls), at, False, urls[at]) for at, kind in enumerate(JAVASCRIPT)]
+
+
 JAVASCRIPT = ("deno", "@deno/kv", "kv-connect-kit")
 OWN = pytest.param(("deno", None), id="deno's own")
 

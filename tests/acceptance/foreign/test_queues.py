@@ -113,6 +113,25 @@ async def test_what_is_refused_of_a_message(client: Client, p: str) -> None:
     assert listening == ("Error", "'listenQueue' is not possible over KV Connect")
 
 
+@at(["denokv"])
+async def test_denokv_enqueues(client: Client, p: str, listener: Listener) -> None:
+    """It sends no time to deliver at, which the stock server refuses: it means now."""
+    await program(client, "await kv.enqueue(tools.js.JSObject(p=p, n=1))", p=p)
+    assert (await listener.next(p)).value == {"p": p, "n": 1}
+    await program(
+        client,
+        """
+        from datetime import UTC, datetime, timedelta
+        later = datetime.now(UTC) + timedelta(seconds=1)
+        value = tools.js.JSObject(p=p, n=3)
+        atomic = kv.atomic().check_key_not_set((p,)).enqueue(value, delivery_time=later, dead_letter_keys=[(p, "dead")])
+        await atomic.enqueue(tools.js.JSObject(p=p, n=2)).write()
+        """,
+        p=p,
+    )
+    assert [(await listener.next(p)).value["n"] for _ in range(2)] == [2, 3]
+
+
 @at(["deno"])
 def test_deno_itself_refuses_to_enqueue(client: Client, p: str) -> None:
     """docs/deno.md says so: no request reaches the server."""
