@@ -178,14 +178,16 @@ class Kv:
         )
         return ListIterator(walk, self._link, self._link.within(timeout))
 
-    def watch(self, keys: Sequence[Sequence[KeyPart]]) -> Watch:
+    def watch(self, keys: Sequence[Sequence[KeyPart]], *, raw: bool = False) -> Watch:
         """Entries of up to 10 keys, all from one snapshot: now, and whenever one of them has changed.
 
         Changes that follow each other quickly may be seen as one. Outlives connections; ends when the client is closed.
+        With `raw` mutations that change nothing emit too, such as the deletion of an absent key, and what was seen
+        before may come again.
 
         Errors: InvalidKey, LimitExceeded, Closed, at once.
         """
-        watch = Watch(keys, self._link)
+        watch = Watch(keys, self._link, raw=raw)
         self._watches.add(watch)
         return watch
 

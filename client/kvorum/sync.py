@@ -367,11 +367,11 @@ class Kv:
         link = self._kv.link
         return ListIterator(walk, link, link.within(timeout), self._background)
 
-    def watch(self, keys: Sequence[Sequence[KeyPart]]) -> Watch:
+    def watch(self, keys: Sequence[Sequence[KeyPart]], *, raw: bool = False) -> Watch:
         """See `kvorum.Kv.watch`."""
 
         async def begin() -> AsyncWatch:
-            return self._kv.watch(keys)
+            return self._kv.watch(keys, raw=raw)
 
         return Watch(self._background.call(begin), self._background)
 

@@ -1,8 +1,8 @@
 """Watches: the newest entries of a few keys, again and again.
 
 Snapshots are fetched when they are asked for, so a slow reader skips what it missed and never holds a backlog. What
-repeats the last emission in all versionstamps is left out. A wait that is cancelled (by `asyncio.timeout`, say) leaves
-the watch as it was: the fetch goes on, and the next wait takes it over.
+repeats the last emission in all versionstamps is left out, unless the watch is raw. A wait that is cancelled (by
+`asyncio.timeout`, say) leaves the watch as it was: the fetch goes on, and the next wait takes it over.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ _Snapshot = Sequence[pb.KvEntry]
 class Watch:
     """Lists of entries aligned with the watched keys, for `async for`. Made by `Kv.watch`."""
 
-    def __init__(self, keys: Sequence[Sequence[KeyPart]], link: Link) -> None:
+    def __init__(self, keys: Sequence[Sequence[KeyPart]], link: Link, *, raw: bool = False) -> None:
         check_list(keys, "keys")
         if len(keys) > limits.MAX_WATCHED_KEYS:
             raise LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys), "watched keys")
         encoded = [read_key(key) for key in keys]
         self._keys: Final[list[Key]] = [own_key(key) for key in keys]
         self._link = link
+        self._raw = bool(raw)
         self._snapshots: AsyncIterator[_Snapshot] | None = link.backend.watch(encoded) if keys else None
         self._fetch: asyncio.Task[_Snapshot | None] | None = None
         self._seen: list[bytes] | None = None
@@ -50,7 +51,7 @@ class Watch:
         """
         while (snapshot := await self._next()) is not None:
             seen = [row.versionstamp for row in snapshot]
-            if seen != self._seen:
+            if self._raw or seen != self._seen:
                 self._seen = seen
                 return [answered(key, row) for key, row in zip(self._keys, snapshot, strict=True)]
         self._snapshots = None

@@ -102,8 +102,8 @@ class KvOverSync:
     def list(self, *args: Any, **kwargs: Any) -> ListOverSync:
         return ListOverSync(self._kv.list(*args, **kwargs))
 
-    def watch(self, keys: Any) -> WatchOverSync:
-        return WatchOverSync(self._kv.watch(keys))
+    def watch(self, keys: Any, *, raw: bool = False) -> WatchOverSync:
+        return WatchOverSync(self._kv.watch(keys, raw=raw))
 
     def atomic(self) -> AtomicOverSync:
         return AtomicOverSync(self._kv.atomic())

@@ -223,6 +223,37 @@ async def test_iteration_can_stop_anywhere_and_go_on_by_cursor(kv: kvorum.Kv, sp
     assert first + [entry.key for entry in await kv.list(prefix=(space,), cursor=rows.cursor).page()] == keys
 
 
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        ({}, "Selector must specify either 'prefix' or both 'start' and 'end' key"),
+        ({"end": ("a",)}, "Selector must specify either 'prefix' or both 'start' and 'end' key"),
+        (
+            {"prefix": ("a",), "start": ("a", 1), "end": ("a", 2)},
+            "Selector can not specify both 'start' and 'end' key when specifying 'prefix'",
+        ),
+        ({"prefix": ("a",), "start": ("a",)}, "Start key is not in the keyspace defined by prefix"),
+        ({"prefix": ("a",), "end": ("b",)}, "End key is not in the keyspace defined by prefix"),
+        ({"start": ("b",), "end": ("a",)}, "Start key is greater than end key"),
+        ({"prefix": (), "cursor": "AmI"}, "invalid cursor: 'AmI'"),
+        ({"start": ("b",), "end": ("c",), "cursor": "AA=="}, "cursor out of bounds"),
+        ({"prefix": (), "limit": -1}, "limit must be a positive integer: received -1"),
+        ({"prefix": (), "limit": 1.0}, "limit must be a positive integer: received 1.0"),
+        ({"prefix": (), "batch_size": 0}, "batch_size must be a positive integer: received 0"),
+        ({"prefix": (), "consistency": "x"}, "unknown consistency 'x', expected 'strong', 'bounded' or 'eventual'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("target", ["memory"], indirect=True)  # nothing is sent
+async def test_what_is_no_list_is_refused_by_the_call_itself(
+    kv: kvorum.Kv, selector: dict[str, Any], text: str
+) -> None:
+    """Deno raises some of these when the first entry is asked for."""
+    with pytest.raises(InvalidArgument) as error:
+        kv.list(**selector)
+    assert str(error.value) == text
+
+
 async def test_a_list_that_cannot_be_right_is_refused_at_once(kv: kvorum.Kv, space: str) -> None:
     with pytest.raises(InvalidKey, match="Selector must specify either 'prefix' or both 'start' and 'end' key"):
         kv.list(start=(space,))

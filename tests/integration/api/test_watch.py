@@ -57,6 +57,16 @@ async def test_what_changes_nothing_emits_nothing(kv: kvorum.Kv, space: str) -> 
     await watch.aclose()
 
 
+async def test_a_raw_watch_emits_for_mutations_that_change_nothing(kv: kvorum.Kv, space: str) -> None:
+    key = (space, "a")
+    watch = kv.watch([key], raw=True)
+    await values_until(watch, [None])
+    for _ in range(3):
+        await kv.delete(key)
+        assert (await asyncio.wait_for(anext(watch), PATIENCE))[0] == (key, None, None)
+    await watch.aclose()
+
+
 @pytest.mark.parametrize("target", ["cluster"], indirect=True)  # a folder has one client at a time
 async def test_a_change_by_another_client_is_seen(open_client: Open, space: str) -> None:
     writer, watcher = await open_client(), await open_client()

@@ -79,6 +79,32 @@ async def test_p12_a_failed_commit_names_the_checks_that_failed(kv: kvorum.Kv, s
     assert (await kv.get(keys[0])).value == 0
 
 
+async def test_a_hundred_checks_are_taken_and_all_that_fail_are_named(kv: kvorum.Kv, space: str) -> None:
+    keys = [(space, number) for number in range(100)]
+    operation = kv.atomic()
+    for key in keys:
+        operation.set(key, 0)
+    stamp = (await operation.commit()).versionstamp
+    assert stamp is not None
+
+    def checked() -> kvorum.AtomicOperation:
+        operation = kv.atomic()
+        for key in keys:
+            operation.check(key, stamp)
+        return operation.set((space, "done"), True)
+
+    assert (await checked().commit()).ok
+    stale = [0, 9, 10, 50, 99]
+    for number in stale:
+        await kv.set(keys[number], 1)
+    done = await checked().delete((space, "done")).commit()
+    assert not done.ok and done.failed_checks == tuple(stale)
+    assert (await kv.get((space, "done"))).value is True
+    with pytest.raises(LimitExceeded) as error:
+        await checked().check((space, "done"), None).commit()
+    assert (error.value.limit, error.value.allowed, error.value.got) == ("MAX_CHECKS", 100, 101)
+
+
 async def test_p13_checks_for_existence_and_for_not_newer(kv: kvorum.Kv, space: str) -> None:
     """P13 · wants "exists" and "not newer than" checks → as asked → supported."""
     key, absent = (space, "a"), (space, "b")
