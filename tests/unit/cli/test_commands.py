@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from kvorum import errors
+from kvorum import errors, sync
 from kvorum.cli.group import kvorum
 from kvorum.cli.session import Options, database_options, runs
 
@@ -97,6 +97,22 @@ def test_p13_conditions_of_writes(shell: Shell) -> None:
     shell("delete", '["k"]', "--if-exists")
     assert shell.json("set", '["k"]', "3", "--if-exists", status=1) == [{"ok": False, "versionstamp": None}]
     assert "cannot be combined" in error_line(shell("set", '["k"]', "1", "--if-exists", "--if-absent", status=2))
+
+
+def test_p26_an_option_that_is_not_given_is_as_none_in_python(shell: Shell) -> None:
+    """P26 · `undefined` selector parts behave differently per client → `list(prefix, start=None, end=None)` → same
+    result."""
+    for number in range(3):
+        shell("set", f'["x", {number}]', str(number))
+    with sync.open_kv(shell.url) as kv:
+        entries = kv.list(("x",), start=None, end=None, cursor=None, limit=None).page()
+    listed = shell.json("list", '["x"]')
+    assert [row["value"] for row in listed] == [entry.value for entry in entries] == [0, 1, 2]  # type: ignore[index]
+    assert shell.json("list", '["x"]', "--cursor", "") == listed
+    for nothing in ("null", "undefined", ""):
+        # Nor is it taken for a key, or for nothing: a variable that was not set must not widen what is listed.
+        line = error_line(shell("list", '["x"]', "--start", nothing, status=2))
+        assert "a key is" in line
 
 
 def test_list_by_prefix_range_limit_cursor_and_backwards(shell: Shell) -> None:
