@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import Store, validate
+from kvorum_node.store import DATA_VERSION, Store, validate
 
 BATCH = 256
 VALUE = bytes(range(100))
@@ -31,7 +31,7 @@ class Log:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        opened = pb.Batch(data_version=1, commands=[pb.Command(open_session=pb.OpenSession(client="bench"))])
+        opened = pb.Batch(data_version=DATA_VERSION, commands=[pb.Command(open_session=pb.OpenSession(client="bench"))])
         self.session: bytes = store.apply_now(store.applied_index + 1, START_MS, opened.SerializeToString()).outputs[0]
         self.seq = 1
 
@@ -40,7 +40,7 @@ class Log:
         self.seq += size
         writes = [pb.Write(seq=first + at, op=make(rng).SerializeToString()) for at in range(size)]
         group = pb.WriteGroup(session=self.session if session else b"", ack_below=max(1, first - size), writes=writes)
-        return pb.Batch(data_version=1, commands=[pb.Command(writes=group)]).SerializeToString()
+        return pb.Batch(data_version=DATA_VERSION, commands=[pb.Command(writes=group)]).SerializeToString()
 
     def apply(self, payload: bytes) -> float:
         """Seconds."""
@@ -157,7 +157,7 @@ def bench_leases(log: Log, seconds: float) -> None:
     granted: list[float] = []
     settled: list[float] = []
     lease = pb.Batch(
-        data_version=1, commands=[pb.Command(lease=pb.Lease(queue="work", session=log.session, count=BATCH))]
+        data_version=DATA_VERSION, commands=[pb.Command(lease=pb.Lease(queue="work", session=log.session, count=BATCH))]
     ).SerializeToString()
     while sum(granted) < seconds:
         began = time.perf_counter()

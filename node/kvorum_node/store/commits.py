@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from . import keyspace, queues
+from . import history, keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
 from .mutations import DELETE_RANGE, delete_range, mutate
@@ -61,6 +61,7 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
         return None
     # a single part refuses before it writes anything
     savepoint = Savepoint(entry) if parts > 1 else None
+    mark = len(entry.changes)
     try:
         yield from _run(entry, write, entry.stamp(number))
     except Refused as refused:
@@ -69,6 +70,7 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
         return _refusal(refused)
     if savepoint is not None:
         savepoint.keep()
+    history.settle(entry.changes, mark)
     return (_DONE, (entry.deleted,), "") if entry.deleted else None
 
 

@@ -20,6 +20,7 @@ class Entry:
 
     __slots__ = (
         "budget",
+        "changes",
         "data_version",
         "deleted",
         "env",
@@ -53,7 +54,9 @@ class Entry:
         self.deleted = 0
         """Keys that the running commit has deleted by ranges."""
         self.number = 0
-        """Number of the next commit."""
+        """Number of the next commit; the one before it is being carried out."""
+        self.changes: list[bytes] = []
+        """What was done to which keys, as it will stand in the history."""
         self.leases = 0
         """Leases granted so far."""
         self.skipped = skipped
@@ -92,7 +95,7 @@ class Entry:
 class Savepoint:
     """A child transaction for one commit, and what must be set back in memory when it is rolled back."""
 
-    __slots__ = ("_changed", "_counters", "_earliest", "_ended", "_entry", "_parent", "_ready")
+    __slots__ = ("_changed", "_changes", "_counters", "_earliest", "_ended", "_entry", "_parent", "_ready")
 
     def __init__(self, entry: Entry) -> None:
         rows, result = entry.rows, entry.result
@@ -100,6 +103,7 @@ class Savepoint:
         self._parent = rows.txn
         self._counters = rows.counters()
         self._changed = len(result.changed_keys)
+        self._changes = len(entry.changes)
         self._ended = len(result.ended)
         self._ready = dict(result.ready)
         self._earliest = result.earliest_expiry_ms
@@ -116,6 +120,7 @@ class Savepoint:
         rows.txn = self._parent
         rows.restore(self._counters)
         del result.changed_keys[self._changed :]
+        del self._entry.changes[self._changes :]
         del result.ended[self._ended :]
         result.ready = self._ready
         result.earliest_expiry_ms = self._earliest

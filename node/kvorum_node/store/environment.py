@@ -284,7 +284,7 @@ class Environment:
             raise Damaged(f"{self.path / DATA} is damaged: {error}") from error
         if row is None:
             return None
-        self._check_format(records.state_format(row), DATA)
+        self._check_format(records.state_format(row), DATA, records.KNOWN_FORMATS)
         return own
 
     def _create(self) -> None:
@@ -306,7 +306,7 @@ class Environment:
         self._complete = fields.get("complete") is True
         if not isinstance(version, int) or not isinstance(own, str) or not isinstance(durable, bool):
             raise DatabaseCorrupt(f"{self.path / _FORMAT} cannot be understood")
-        self._check_format(version, _FORMAT)
+        self._check_format(version, _FORMAT, (records.DATA_FORMAT,))
         if durable != self.durable:
             found, wanted = (
                 ("an embedded database", "a cluster node") if durable else ("a cluster node", "an embedded database")
@@ -314,10 +314,10 @@ class Environment:
             raise DatabaseCorrupt(f"{self.path} holds the state of {found} and cannot be opened as that of {wanted}")
         return own
 
-    def _check_format(self, version: int, name: str) -> None:
-        if version != records.DATA_FORMAT:
+    def _check_format(self, version: int, name: str, known: tuple[int, ...]) -> None:
+        if version not in known:
             raise DatabaseCorrupt(
-                f"{self.path / name} has data format {version}; this version of kvorum knows {records.DATA_FORMAT}"
+                f"{self.path / name} has data format {version}; this version of kvorum knows {known[-1]}"
                 " (use a newer version of kvorum, nothing was changed)"
             )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvorum.limits import SWEEP_LIMIT
 
 from . import checked, keyspace
+from .history import EXPIRED
 from .records import EXPIRY
 from .trie import ROOT
 
@@ -38,7 +39,7 @@ def sweep(entry: "Entry", limit: int) -> Generator[None, None, int]:
                     break
                 due.append(checked.unseal(name, stored))
     for key in due:
-        if not keyspace.delete(entry, key):
+        if not keyspace.delete(entry, key, EXPIRED):
             raise checked.missing(ROOT + key)
         if entry.spend():
             yield

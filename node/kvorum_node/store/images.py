@@ -97,7 +97,9 @@ def _facts(txn: "lmdb.Transaction[bytes]") -> StateFacts:
     if row is None:
         raise ValueError("the file holds no state")
     version = records.state_format(row)
-    if version != records.DATA_FORMAT:
-        raise ValueError(f"the state has data format {version}; this version of kvorum knows {records.DATA_FORMAT}")
+    if version not in records.KNOWN_FORMATS:
+        raise ValueError(
+            f"the state has data format {version}; this version of kvorum knows {records.KNOWN_FORMATS[-1]}"
+        )
     state = records.unpack_state(row)
     return StateFacts(state.applied_index, state.time_ms, state.digest.to_bytes(16, "big"))

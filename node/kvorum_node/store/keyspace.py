@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from . import checked
-from .records import EXPIRES, expiry_index_key, lasting_row, touched_row
+from .history import DELETED, NEW, pack_sizes
+from .records import EXPIRES, STAMP_SIZE, expiry_index_key, lasting_row, touched_row
 from .trie import CHUNK, ROOT, locate, make_place, prune
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def read_row(rows: "Rows", key: bytes) -> bytes | None:
 
 def write(entry: "Entry", key: bytes, encoding: int, value: bytes, stamp: bytes) -> None:
     """Write a row that does not expire."""
-    _write_row(entry.rows, key, _HEADS[encoding] + stamp + value)
+    row = _HEADS[encoding] + stamp + value
+    entry.changes.append(pack_sizes(len(key) | _write_row(entry.rows, key, row), len(row)) + key + row)
     entry.result.changed_keys.append(key)
 
 
@@ -30,19 +32,22 @@ def write_expiring(
     """Write a row that a sweep may delete from `expire_at_ms` on. `number` is that of the mutation in its commit."""
     head = bytes((encoding | EXPIRES,)) + stamp + expire_at_ms.to_bytes(8, "big") + number.to_bytes(2, "big")
     row = head + value
-    _write_row(entry.rows, key, row)
+    entry.changes.append(pack_sizes(len(key) | _write_row(entry.rows, key, row), len(row)) + key + row)
     checked.put(entry.rows.txn, expiry_index_key(row), key)
     entry.result.changed_keys.append(key)
     entry.note_expiry(expire_at_ms)
 
 
-def _write_row(rows: "Rows", key: bytes, row: bytes) -> None:
+def _write_row(rows: "Rows", key: bytes, row: bytes) -> int:
+    """NEW if there was none, else 0."""
     name = ROOT + key
     old = rows.swap(name if len(key) <= CHUNK else make_place(rows, key), name, row)
     if old is None:
         rows.keys += 1
-    elif old[0] & EXPIRES:
+        return NEW
+    if old[0] & EXPIRES:
         checked.delete_index(rows.txn, expiry_index_key(old))
+    return 0
 
 
 def touch(entry: "Entry", key: bytes, expire_at_ms: int | None, stamp: bytes, number: int) -> None:
@@ -65,7 +70,7 @@ def touch(entry: "Entry", key: bytes, expire_at_ms: int | None, stamp: bytes, nu
         entry.note_expiry(expire_at_ms)
 
 
-def delete(entry: "Entry", key: bytes) -> bool:
+def delete(entry: "Entry", key: bytes, kind: bytes = DELETED) -> bool:
     """Delete a row; False if there is none. The key counts as touched either way: a watch hears of each mutation."""
     rows = entry.rows
     entry.result.changed_keys.append(key)
@@ -74,6 +79,7 @@ def delete(entry: "Entry", key: bytes) -> bool:
     if old is None:
         return False
     rows.keys -= 1
+    entry.changes.append(pack_sizes(len(key), 1 + STAMP_SIZE) + key + kind + entry.stamp(entry.number - 1))
     if old[0] & EXPIRES:
         checked.delete_index(rows.txn, expiry_index_key(old))
     if len(key) > CHUNK:

@@ -17,14 +17,16 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.limits import MAX_HISTORY_ROWS, MAX_HISTORY_SIZE
 from kvorum_raft.seams import PreparedState, StateFacts
 
-from . import checked, expiry, queues, records, scrubbing, sessions
+from . import checked, expiry, history, queues, records, scrubbing, sessions
 from .commits import execute, execute_parts
 from .entry import Entry
 from .environment import DATA, Environment
 from .errors import DAMAGE, Damaged, StoreFault
 from .files import Pause
+from .history import Bounds
 from .home import Home, Space, pages_in_use, run_in_thread
 from .host import Host, LinuxHost
 from .images import Image, Prepared
@@ -47,6 +49,7 @@ _BYTES_SHIFT: Final = 11
 """2 KiB of an operation weigh as much as a small commit."""
 
 DEFAULT_MAP_SIZE: Final = 1 << 40
+HISTORY_BOUNDS: Final = Bounds(MAX_HISTORY_SIZE, MAX_HISTORY_ROWS)
 
 
 class Store:
@@ -56,9 +59,16 @@ class Store:
     meanwhile, and sees the state between two entries.
     """
 
-    def __init__(self, home: Home, slice_size: int, quarantine: frozenset[tuple[int, int]] = frozenset()) -> None:
+    def __init__(
+        self,
+        home: Home,
+        slice_size: int,
+        quarantine: frozenset[tuple[int, int]] = frozenset(),
+        bounds: Bounds = HISTORY_BOUNDS,
+    ) -> None:
         self._home = home
         self._slice = slice_size
+        self._history_bounds = bounds
         self._quarantine = {
             index: frozenset(number for other, number in quarantine if other == index) for index, _ in quarantine
         }
@@ -86,6 +96,7 @@ class Store:
         force_rebuild: bool = False,
         slice_commits: int = _SLICE,
         quarantine: frozenset[tuple[int, int]] = frozenset(),
+        history_bounds: Bounds = HISTORY_BOUNDS,
         host: Host | None = None,
         open_env: Callable[..., lmdb.Environment] | None = None,
         run_aside: Callable[[Callable[[], None]], None] = run_in_thread,
@@ -96,8 +107,8 @@ class Store:
         whose truth is the log; unless it is proven that nothing was lost, its state is deleted and `rebuilt` is True
         (`force_rebuild` does so at will). `map_size` bounds the state's size in bytes and never grows while it is open.
         `quarantine` names commits, (index of the entry, number in it), that are answered with INVALID and not executed;
-        it must be the same on all nodes when they apply that entry. `open_env` replaces `lmdb.open` in simulations,
-        `run_aside` the thread that deletes a state that was replaced.
+        it must be the same on all nodes when they apply that entry, and `history_bounds` must be always. `open_env`
+        replaces `lmdb.open` in simulations, `run_aside` the thread that deletes a state that was replaced.
 
         Errors: DatabaseLocked, DatabaseCorrupt, InvalidArgument (of `kvorum.errors`), StoreFault, OSError.
         """
@@ -114,7 +125,7 @@ class Store:
         home = Home(path, make, opener, run_aside)
         home.environment.open(force_rebuild=force_rebuild)
         try:
-            return cls(home, slice_commits, quarantine)
+            return cls(home, slice_commits, quarantine, history_bounds)
         except BaseException:
             home.close(clean=False)
             raise
@@ -251,6 +262,8 @@ class Store:
             "keys": state.keys,
             "messages": state.messages,
             "sessions": state.sessions,
+            "history_rows": state.history_rows,
+            "history_bytes": state.history_size,
             "applied_index": state.applied_index,
             "applied_time_ms": state.time_ms,
         }
@@ -366,6 +379,8 @@ class Store:
                 " upgrade this node"
             )
         entry.data_version = batch.data_version
+        if entry.rows.oldest:  # no older node can have come here
+            entry.data_version = max(entry.data_version, history.FIRST_VERSION)
         outputs = entry.result.outputs
         for command in batch.commands:
             kind = command.WhichOneof("command")
@@ -375,6 +390,8 @@ class Store:
                 number = entry.number
                 entry.number += 1
                 outputs.append((yield from self._command(entry, kind, command, number)))
+        if entry.data_version >= history.FIRST_VERSION:
+            yield from history.write(entry, self._history_bounds)
         yield from self._sessions.finish(entry)
 
     def _command(self, entry: Entry, kind: str | None, command: pb.Command, number: int) -> Generator[None, None, Any]:
@@ -395,7 +412,9 @@ class Store:
                 return 0
             return (yield from queues.lease(entry, lease))
         elif kind == "release":
+            mark = len(entry.changes)
             yield from queues.release(entry, command.release, entry.stamp(number))
+            history.settle(entry.changes, mark)
         elif kind == "init_cluster":
             self._init_cluster(entry, command.init_cluster, number)
         return None

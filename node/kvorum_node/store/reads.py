@@ -7,8 +7,9 @@ import lmdb
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from . import checked, records, trie
+from . import checked, history, records, trie
 from .errors import Damaged
+from .history import Place
 from .holders import Holder
 from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
 
@@ -71,6 +72,19 @@ class Snapshot:
             self._open = False
             self.txn.abort()
             self._holder.leave()
+
+    @property
+    def oldest(self) -> bytes:
+        """10 bytes: the versionstamp behind which every change is in the history; empty = there is no history yet."""
+        return self._state().oldest
+
+    def history(self, place: Place) -> Iterator[tuple[bytes, bytes]]:
+        """Names of the rows of history from a place on, and what `history.unpack` takes. The snapshot must stay open
+        meanwhile."""
+        try:
+            yield from history.rows_from(self.txn, place)
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
 
     @property
     def applied_index(self) -> int:

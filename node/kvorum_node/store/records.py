@@ -1,4 +1,4 @@
-"""Formats of keys and rows in the state environment. Data format 2.
+"""Formats of keys and rows in the state environment. Data formats 2 and 3.
 
 One LMDB tree holds everything. User keys live below namespaces whose first byte is 00 (see `trie`), all else below a
 table byte of 80 and up, so the two never meet. One tree and not a named database for each table: every tree that an
@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 
 DATA_FORMAT: Final = 2
 """Format of everything in this module and of the content hash."""
-DATA_VERSION: Final = 1
+HISTORY_FORMAT: Final = 3
+"""Format 2 with a change history, of which the state row says more. A folder stays in format 2 until the first entry
+that writes history, which no older program could have applied; from then on an older program, which would go on without
+writing any, must not open it, and by the number in the state row it does not."""
+KNOWN_FORMATS: Final = (DATA_FORMAT, HISTORY_FORMAT)
+DATA_VERSION: Final = 2
 """Newest apply semantics known; an entry that relies on newer ones stops the node.
 
 Whatever changes what an entry does to the state needs a new number, and the old way for entries with the old one. That
@@ -29,13 +34,14 @@ META: Final = b"\x80"
 SESSION: Final = b"\x90"
 RESULT: Final = b"\x91"
 QUARANTINED: Final = b"\x92"
+HISTORY: Final = b"\x93"
 PAYLOAD: Final = b"\xa0"
 MESSAGE: Final = b"\xa1"
 READY: Final = b"\xa2"
 LEASED: Final = b"\xa3"
 EXPIRY: Final = b"\xb0"
 
-HASHED_TABLES: Final = (SESSION, RESULT, QUARANTINED, PAYLOAD, MESSAGE)
+HASHED_TABLES: Final = (SESSION, RESULT, QUARANTINED, HISTORY, PAYLOAD, MESSAGE)
 """Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED and EXPIRY
 follow from the others."""
 
@@ -67,14 +73,22 @@ class State(NamedTuple):
     keys: int = 0
     messages: int = 0
     sessions: int = 0
+    history_rows: int = 0
+    history_size: int = 0
+    """Bytes of the rows of history."""
+    oldest: bytes = b""
+    """10 bytes: the versionstamp behind which every change is in the history; empty = there is no history yet."""
 
 
 _STATE: Final = struct.Struct(">HQQ16sQQQQ")
 
 
+_HISTORY_STATE: Final = struct.Struct(">QQ10s")
+
+
 def pack_state(state: State) -> bytes:
-    return _STATE.pack(
-        DATA_FORMAT,
+    row = _STATE.pack(
+        HISTORY_FORMAT if state.oldest else DATA_FORMAT,
         state.applied_index,
         state.time_ms,
         state.digest.to_bytes(16, "big"),
@@ -83,6 +97,9 @@ def pack_state(state: State) -> bytes:
         state.messages,
         state.sessions,
     )
+    if not state.oldest:
+        return row
+    return row + _HISTORY_STATE.pack(state.history_rows, state.history_size, state.oldest)
 
 
 def state_format(row: bytes) -> int:
@@ -91,8 +108,9 @@ def state_format(row: bytes) -> int:
 
 
 def unpack_state(row: bytes) -> State:
-    _, index, time_ms, digest, namespace, keys, messages, sessions = _STATE.unpack(row)
-    return State(index, time_ms, int.from_bytes(digest, "big"), namespace, keys, messages, sessions)
+    version, index, time_ms, digest, namespace, keys, messages, sessions = _STATE.unpack_from(row)
+    history = _HISTORY_STATE.unpack_from(row, _STATE.size) if version == HISTORY_FORMAT else ()
+    return State(index, time_ms, int.from_bytes(digest, "big"), namespace, keys, messages, sessions, *history)
 
 
 def pack_cluster(cluster_id: bytes, stamp_base: int) -> bytes:

@@ -11,7 +11,7 @@ import zlib
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from .checked import RESIDUE, SEAL_SIZE, damaged, pack_seal, unseal
+from .checked import RESIDUE, SEAL_SIZE, damaged, pack_seal, seal, unseal
 from .records import HASH_MASK, State
 
 if TYPE_CHECKING:
@@ -27,13 +27,30 @@ def row_hash(name: bytes, row: bytes) -> int:
     return _from_bytes(blake2b(len(name).to_bytes(2, "big") + name + row, digest_size=16).digest(), "little")
 
 
+def history_hash(name: bytes, stored: bytes) -> int:
+    """Hash of a row of history as it is stored: of its name, size and checksum. The row itself would cost each write
+    twice, when it comes and when it goes, as much as the write's own row; and whatever could make two replicas write
+    different histories makes their rows differ as well."""
+    return row_hash(name, len(stored).to_bytes(4, "big") + stored[-SEAL_SIZE:])
+
+
 class Rows:
     """One entry's view of the state: the transaction, and the counters that go into the state row at its end.
 
     `txn` is the entry's transaction or, inside a commit, its child.
     """
 
-    __slots__ = ("digest", "keys", "messages", "next_namespace", "sessions", "txn")
+    __slots__ = (
+        "digest",
+        "history_rows",
+        "history_size",
+        "keys",
+        "messages",
+        "next_namespace",
+        "oldest",
+        "sessions",
+        "txn",
+    )
 
     def __init__(self, txn: "lmdb.Transaction[bytes]", state: State) -> None:
         self.txn = txn
@@ -42,6 +59,9 @@ class Rows:
         self.keys = state.keys
         self.messages = state.messages
         self.sessions = state.sessions
+        self.history_rows = state.history_rows
+        self.history_size = state.history_size
+        self.oldest = state.oldest
 
     def get(self, name: bytes) -> bytes | None:
         return self.read(name, name)
@@ -84,8 +104,22 @@ class Rows:
         self.digest -= row_hash(name, old)
         return old
 
+    def add_history(self, name: bytes, row: bytes) -> None:
+        """Write a new row of history."""
+        stored = seal(name, row)
+        self.txn.put(name, stored)
+        self.digest += history_hash(name, stored)
+        self.history_rows += 1
+        self.history_size += len(row)
+
+    def drop_history(self, name: bytes, stored: bytes) -> None:
+        """Count a row of history out; the caller deletes it."""
+        self.digest -= history_hash(name, stored)
+        self.history_rows -= 1
+        self.history_size -= len(stored) - SEAL_SIZE
+
     def counters(self) -> tuple[int, int, int, int, int]:
-        """What a savepoint must keep."""
+        """What a savepoint must keep. History is written outside of commits."""
         return self.digest, self.next_namespace, self.keys, self.messages, self.sessions
 
     def restore(self, counters: tuple[int, int, int, int, int]) -> None:
@@ -93,5 +127,14 @@ class Rows:
 
     def state(self, index: int, time_ms: int) -> State:
         return State(
-            index, time_ms, self.digest & HASH_MASK, self.next_namespace, self.keys, self.messages, self.sessions
+            index,
+            time_ms,
+            self.digest & HASH_MASK,
+            self.next_namespace,
+            self.keys,
+            self.messages,
+            self.sessions,
+            self.history_rows,
+            self.history_size,
+            self.oldest,
         )

@@ -12,6 +12,7 @@ from .records import (
     EXPIRY,
     HASH_MASK,
     HASHED_TABLES,
+    HISTORY,
     LEASED,
     MESSAGE,
     READY,
@@ -20,7 +21,7 @@ from .records import (
     State,
     expiry_index_key,
 )
-from .rows import row_hash
+from .rows import history_hash, row_hash
 
 if TYPE_CHECKING:
     import lmdb
@@ -33,6 +34,8 @@ class Counts(NamedTuple):
     keys: int = 0
     messages: int = 0
     sessions: int = 0
+    history_rows: int = 0
+    history_size: int = 0
 
 
 def logical_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[tuple[bytes, bytes]]:
@@ -57,8 +60,12 @@ def logical_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[tuple[bytes, bytes]
 
 def content_hash(txn: "lmdb.Transaction[bytes]") -> bytes:
     """16 bytes."""
-    total = sum(row_hash(name, row) for name, row in logical_rows(txn))
+    total = sum(_hash(name, row) for name, row in logical_rows(txn))
     return (total & HASH_MASK).to_bytes(16, "big")
+
+
+def _hash(name: bytes, row: bytes) -> int:
+    return history_hash(name, checked.seal(name, row)) if name.startswith(HISTORY) else row_hash(name, row)
 
 
 def scrub(txn: "lmdb.Transaction[bytes]", slice_rows: int) -> Iterator[int]:
@@ -75,9 +82,9 @@ def _check_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[int]:
     """One step for each logical row."""
     row = checked.get(txn, STATE_KEY)
     state = State() if row is None else records.unpack_state(row)
-    digest = keys = messages = session_count = 0
+    digest = keys = messages = session_count = history_rows = history_size = 0
     for name, row in logical_rows(txn):
-        digest += row_hash(name, row)
+        digest += _hash(name, row)
         if name.startswith(b"\x00"):
             keys += 1
             if row[0] & EXPIRES and checked.get(txn, expiry_index_key(row)) != name[len(trie.ROOT) :]:
@@ -87,13 +94,17 @@ def _check_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[int]:
             _check_message(txn, name[len(MESSAGE) :], records.unpack_message(row))
         elif name.startswith(SESSION):
             session_count += 1
+        elif name.startswith(HISTORY):
+            history_rows += 1
+            history_size += len(row)
         yield 1
-    found = Counts(digest & HASH_MASK, keys, messages, session_count)
-    expected = Counts(state.digest, state.keys, state.messages, state.sessions)
+    found = Counts(digest & HASH_MASK, keys, messages, session_count, history_rows, history_size)
+    expected = Counts(state.digest, state.keys, state.messages, state.sessions, state.history_rows, state.history_size)
     if found != expected:
         raise Damaged(
-            f"the data file is damaged: it holds {found.keys} keys, {found.messages} messages and {found.sessions}"
-            f" sessions, and says {expected.keys}, {expected.messages} and {expected.sessions}; its content hash is"
+            f"the data file is damaged: it holds {found.keys} keys, {found.messages} messages, {found.sessions}"
+            f" sessions and {found.history_rows} rows of history, and says {expected.keys}, {expected.messages},"
+            f" {expected.sessions} and {expected.history_rows}; its content hash is"
             f" {'right' if found.digest == expected.digest else 'wrong'}"
         )
 

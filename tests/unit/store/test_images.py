@@ -148,7 +148,7 @@ def test_damaged_files_are_refused_in_one_line(busy: Replica, tmp_path: Path) ->
 
 def test_a_file_of_another_format_is_refused(busy: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take_image(busy.store, tmp_path / "file")
-    monkeypatch.setattr("kvorum_node.store.records.DATA_FORMAT", 77)
+    monkeypatch.setattr("kvorum_node.store.records.KNOWN_FORMATS", (77,))
     with pytest.raises(ValueError, match="data format"):
         busy.store.inspect(tmp_path / "file")
 

@@ -74,7 +74,7 @@ def test_an_entry_out_of_order_is_a_fault(replica: Replica, index: int) -> None:
 
 def test_newer_apply_semantics_are_a_fault(replica: Replica) -> None:
     payload = batch(group(write(put(b"a"))), data_version=DATA_VERSION + 1)
-    with pytest.raises(StoreFault, match=r"entry 2 needs data version 2; this version of kvorum knows 1: upgrade"):
+    with pytest.raises(StoreFault, match=r"entry 2 needs data version 3; this version of kvorum knows 2: upgrade"):
         replica.store.apply_now(2, START_MS, payload)
     assert replica.store.applied_index == 1
 
@@ -244,11 +244,12 @@ def test_a_closed_store_says_so(replica: Replica) -> None:
 
 def test_constants_of_apply_belong_to_the_data_version() -> None:
     """Replicas of two versions must apply one entry alike: who changes one of these needs a new DATA_VERSION."""
-    assert DATA_VERSION == 1
+    assert DATA_VERSION == 2
     assert (limits.MAX_WRITE_KEY_SIZE, limits.MAX_VALUE_SIZE, limits.MAX_QUEUE_NAME_SIZE) == (2_048, 65_536, 256)
     assert (limits.SESSION_WINDOW, limits.MAX_SESSIONS) == (4_096, 100_000)
     assert (limits.SWEEP_LIMIT, limits.MAX_CREDITS) == (1_000, 1_000)
     assert limits.DEFAULT_BACKOFF == (100, 1_000, 5_000, 30_000, 60_000)
+    assert (limits.MAX_HISTORY_SIZE, limits.MAX_HISTORY_ROWS) == (64 << 20, 1 << 18)
 
 
 def test_closing_while_in_use(replica: Replica) -> None:

@@ -23,11 +23,22 @@ def test_results(results: list[StoredResult]) -> None:
         assert len(row) == 12 + 14 * len(results)
 
 
-@given(st.builds(State, U64, U64, st.integers(0, records.HASH_MASK), U64, U64, U64, U64))
+STATE = (U64, U64, st.integers(0, records.HASH_MASK), U64, U64, U64, U64)
+
+
+@given(st.builds(State, *STATE, st.just(0), st.just(0), st.just(b"")))
+def test_a_state_without_history_is_what_older_versions_write(state: State) -> None:
+    row = records.pack_state(state)
+    assert records.unpack_state(row) == state
+    assert records.state_format(row) == records.DATA_FORMAT == 2
+    assert len(row) == 66
+
+
+@given(st.builds(State, *STATE, U64, U64, st.binary(min_size=10, max_size=10)))
 def test_state(state: State) -> None:
     row = records.pack_state(state)
     assert records.unpack_state(row) == state
-    assert records.state_format(row) == records.DATA_FORMAT
+    assert records.state_format(row) == records.HISTORY_FORMAT == 3
 
 
 KEYS = st.lists(st.binary(max_size=30), max_size=4).map(tuple)

@@ -10,7 +10,7 @@ import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import DatabaseCorrupt
-from kvorum_node.store import Damaged, Store, StoreFault, checked, environment
+from kvorum_node.store import DATA_VERSION, Damaged, Store, StoreFault, checked, environment
 from kvorum_node.store import records as layout
 from tests.unit.store.harness import (
     START_MS,
@@ -69,7 +69,7 @@ class Patient(Replica):
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Patient:
-    made = Patient(tmp_path / "state")
+    made = Patient(tmp_path / "state", data_version=DATA_VERSION)
     made.fill()
     return made
 
