@@ -7,6 +7,7 @@ has not been worked off stays in the connection's inbox; when that is full, noth
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import Final, Protocol, cast
 
@@ -34,7 +35,10 @@ class Codec(Protocol):
     """One version of HTTP on one connection."""
 
     def accepts_input(self) -> bool: ...
-    def receive(self, data: bytes) -> None: ...
+    def receive(self, data: bytes) -> int:
+        """Take input; how many of these bytes were taken."""
+        ...
+
     def send_some(self) -> bool:
         """Produce a little output; False if there is none."""
         ...
@@ -132,8 +136,8 @@ class Connection(asyncio.Protocol):
         """There is something to send."""
         self._host.schedule(self)
 
-    def turn(self, steps: int) -> None:
-        """Work a little; asks for another turn if something is left."""
+    def turn(self, steps: int, until: float) -> None:
+        """Work a little, not beyond that moment; asks for another turn if something is left."""
         transport = self._transport
         if transport is None:
             return
@@ -141,7 +145,7 @@ class Connection(asyncio.Protocol):
             more = True
             while steps > 0 and more and not self._writing_paused and not self._closing:
                 more = self._step()
-                steps -= 1
+                steps = steps - 1 if time.perf_counter() < until else 0
             self._write()
         except Exception:  # one connection's trouble is nobody else's
             logger.exception("a connection from %s is cut after a fault of this node", self.peer)
@@ -158,6 +162,8 @@ class Connection(asyncio.Protocol):
         elif self._closing:
             if now - self._quiet_since > CLOSE_STALL:
                 self.abort()
+        elif self.scheduled:
+            pass  # it is waiting for us
         elif codec is None or not codec.busy():
             # A half-received head is not idleness, and must not hold a place for long.
             patience = IDLE_TIMEOUT if self._served and not self._inbox else HEAD_TIMEOUT
@@ -219,11 +225,13 @@ class Connection(asyncio.Protocol):
         if len(data) > PIECE:
             self._inbox.appendleft(data[PIECE:])
             data = data[:PIECE]
-        self._inbox_size -= len(data)
+        taken = codec.receive(data)
+        if taken < len(data):
+            self._inbox.appendleft(data[taken:])
+        self._inbox_size -= taken
         if self._reading_paused and self._inbox_size <= MAX_INBOX // 2 and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
-        codec.receive(data)
         return True
 
     def _decide(self) -> Codec | None:

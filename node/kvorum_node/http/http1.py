@@ -48,9 +48,10 @@ class Http1:
     def accepts_input(self) -> bool:
         return self._exchange is None or not self._exchange.whole
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> int:
         self._h11.receive_data(data)
         self._advance()
+        return len(data)
 
     def send_some(self) -> bool:
         exchange = self._exchange

@@ -22,7 +22,7 @@ logger = logging.getLogger("kvorum.http")
 
 SHARE: Final = 0.002
 """Seconds of one turn of the loop that all connections have together."""
-STEPS: Final = 8
+STEPS: Final = 4
 """Steps of one connection before the next has its turn."""
 MAX_CONNECTIONS: Final = 2_000
 BACKLOG: Final = 1_024
@@ -49,7 +49,8 @@ class HttpServer:
         self._empty: asyncio.Future[None] | None = None
         self._date = b""
         self._date_of = 0
-        self._longest = 0.0
+        self._turns = 0
+        self._seconds = self._longest = 0.0
         self._made = self._turned_away = 0
 
     async def start(self) -> None:
@@ -93,6 +94,8 @@ class HttpServer:
             "http_connections": len(self._connections),
             "http_connections_made": self._made,
             "http_connections_turned_away": self._turned_away,
+            "http_turns": self._turns,
+            "http_seconds": self._seconds,
             "http_longest_turn": self._longest,
         }
 
@@ -142,8 +145,10 @@ class HttpServer:
         while line and now - begun < SHARE:
             connection = line.popleft()
             connection.scheduled = False
-            connection.turn(STEPS)
+            connection.turn(STEPS, begun + SHARE)
             now = time.perf_counter()
+        self._turns += 1
+        self._seconds += now - begun
         self._longest = max(self._longest, now - begun)
         if line and not self._turning:
             self._turning = True

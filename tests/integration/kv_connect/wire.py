@@ -65,9 +65,17 @@ class Http1:
         answer, _ = await asyncio.wait_for(self._begin("POST", path, body, headers), PATIENCE)
         return Frames(answer, self._body())
 
+    def stop_reading(self) -> None:
+        """From now on what the node sends stays in the kernel's buffers."""
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def write_request(self, path: str) -> None:
+        """Send a request and do not wait for anything."""
+        self.writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+
     async def _begin(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> tuple[Answer, None]:
         fields = {"host": self._address, **TOKEN, **(headers or {})}
-        if body and "transfer-encoding" not in fields:
+        if "transfer-encoding" not in fields:
             fields["content-length"] = str(len(body))
         send = self._h11.send
         self.writer.write(send(h11.Request(method=method, target=path, headers=list(fields.items()))) or b"")
@@ -145,15 +153,43 @@ class Http2:
         stream = await self.send("POST", path, body, headers)
         return Frames(await asyncio.wait_for(stream.answer, PATIENCE), self._body(stream))
 
+    def stop_reading(self) -> None:
+        """From now on what the node sends stays in the kernel's buffers; its windows are as wide as can be."""
+        self._h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 30})
+        self._h2.increment_flow_control_window(1 << 30)
+        self.flush()
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def write_request(self, path: str) -> None:
+        """Send a request and do not wait for anything."""
+        self._start("POST", path, True, {})
+        self.flush()
+
+    def ignore_limits(self) -> None:
+        """Open as many streams as one likes."""
+        self._h2.remote_settings = h2.settings.Settings(
+            client=False, initial_values={h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 1 << 20}
+        )
+
+    async def begin(self, method: str, path: str, body: bytes) -> _Stream:
+        """A request whose body never ends."""
+        stream = self._start(method, path, False, {})
+        self._h2.send_data(self.last_stream, body)
+        self.flush()
+        return stream
+
+    def _start(self, method: str, path: str, whole: bool, headers: dict[str, str]) -> _Stream:
+        number = self.last_stream = self._h2.get_next_available_stream_id()
+        fields = {":method": method, ":path": path, ":scheme": "http", ":authority": self._address}
+        stream = self._streams[number] = _Stream(asyncio.get_running_loop().create_future())
+        self._h2.send_headers(number, list((fields | TOKEN | headers).items()), end_stream=whole)
+        return stream
+
     async def send(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> _Stream:
         if self.closed.is_set():
             raise ConnectionResetError("the node has closed the connection")
-        number = self._h2.get_next_available_stream_id()
-        self.last_stream = number
-        fields = {":method": method, ":path": path, ":scheme": "http", ":authority": self._address}
-        fields |= TOKEN | (headers or {})
-        stream = self._streams[number] = _Stream(asyncio.get_running_loop().create_future())
-        self._h2.send_headers(number, list(fields.items()), end_stream=not body)
+        stream = self._start(method, path, not body, headers or {})
+        number = self.last_stream
         while body:
             room = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size, len(body))
             if room <= 0:
