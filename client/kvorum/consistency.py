@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration, milliseconds
-from kvorum.errors import InvalidArgument
+from kvorum.errors import InvalidArgument, shown
 
 Consistency = Literal["strong", "bounded", "eventual"]
 """`strong`: sees every write that was acknowledged before the read began. `bounded`: a state that was newest at most
@@ -22,8 +22,8 @@ def relax(read: pb.Read, consistency: Consistency, max_age: Duration | None) -> 
         read.max_age_ms = min(milliseconds(max_age, "max_age"), _MAX_AGE)
         return
     if max_age is not None:
-        raise InvalidArgument(f"max_age belongs to consistency 'bounded', not to {consistency!r}")
+        raise InvalidArgument(f"max_age belongs to consistency 'bounded', not to {shown(consistency)}")
     if consistency == "eventual":
         read.consistency = pb.CONSISTENCY_EVENTUAL
     elif consistency != "strong":
-        raise InvalidArgument(f"unknown consistency {consistency!r}, expected 'strong', 'bounded' or 'eventual'")
+        raise InvalidArgument(f"unknown consistency {shown(consistency)}, expected 'strong', 'bounded' or 'eventual'")

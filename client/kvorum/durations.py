@@ -4,7 +4,7 @@ import math
 from datetime import timedelta
 from typing import Final
 
-from kvorum.errors import InvalidArgument, LimitExceeded
+from kvorum.errors import InvalidArgument, LimitExceeded, shown
 
 Duration = timedelta | int | float
 
@@ -45,9 +45,9 @@ def _exact(duration: Duration, name: str) -> float:
     except OverflowError:
         exact = math.inf
     if not math.isfinite(exact):
-        raise InvalidArgument(f"{name} must be finite: received {duration}")
+        raise InvalidArgument(f"{name} must be finite: received {shown(duration)}")
     return exact
 
 
 def _shown(duration: Duration) -> str:
-    return str(duration) if isinstance(duration, timedelta) else f"{duration} ms"
+    return str(duration) if isinstance(duration, timedelta) else f"{shown(duration)} ms"

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import DataError, InvalidArgument, InvalidKey
+from kvorum.errors import DataError, InvalidArgument, InvalidKey, shown
 from kvorum.keys import Key, KeyPart, decode_key
 from kvorum.values import decode_value
 
@@ -75,4 +75,4 @@ def parse_versionstamp(text: str) -> bytes:
             return bytes.fromhex(text)
         except ValueError:
             pass
-    raise InvalidArgument(f"a versionstamp is {STAMP_DIGITS} hex digits, got {text!r}")
+    raise InvalidArgument(f"a versionstamp is {STAMP_DIGITS} hex digits, got {shown(text)}")

@@ -8,9 +8,23 @@ Each class answers them by two attributes:
   applied), or ``None`` where nothing was to be changed.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 Outcome = Literal["not applied", "unknown"]
+
+_LONG_INT: Final = 512
+"""Bits of an int that no message writes out; above 4,300 digits Python would refuse to."""
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """How a message shows what a caller gave: its repr, cut; of a huge int its size."""
+    if isinstance(value, int) and value.bit_length() > _LONG_INT:
+        return f"an int of {value.bit_length():,} bits"
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} with a huge int"
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 class KvorumError(Exception):
@@ -49,8 +63,9 @@ class LimitExceeded(InvalidArgument):
     """A limit of `kvorum.limits` was exceeded: `limit` is its name, `allowed` its value, `got` what was asked for."""
 
     def __init__(self, limit: str, allowed: int, got: int, what: str = "") -> None:
+        number = f"{got:,}" if got.bit_length() <= _LONG_INT else shown(got)
         super().__init__(
-            f"{what or limit.lower().replace('_', ' ')}: {got:,} is above the limit of {allowed:,} ({limit})"
+            f"{what or limit.lower().replace('_', ' ')}: {number} is above the limit of {allowed:,} ({limit})"
         )
         self.limit = limit
         self.allowed = allowed

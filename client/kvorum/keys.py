@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from kvorum.errors import InvalidKey
+from kvorum.errors import InvalidKey, shown
 from kvorum.limits import MAX_BIGINT_BYTES
 
 KeyPart = bytes | bytearray | memoryview | str | int | float | bool
@@ -46,7 +46,7 @@ def encode_key(key: KeyLike) -> bytes:
     lone surrogate (JavaScript silently turns those into U+FFFD).
     """
     if type(key) is not tuple and not isinstance(key, (tuple, list)):
-        raise InvalidKey(f"a key is a tuple of parts, got {type(key).__name__}: {_shown(key)}")
+        raise InvalidKey(f"a key is a tuple of parts, got {type(key).__name__}: {shown(key)}")
     encoded = b""
     for part in key:
         if type(part) is str:
@@ -113,20 +113,15 @@ def _lone_surrogate(key: KeyLike) -> InvalidKey:
             try:
                 part.encode()
             except UnicodeEncodeError as problem:
-                return InvalidKey(f"key part {at}: a lone surrogate at {problem.start} of {_shown(part)} has no UTF-8")
+                return InvalidKey(f"key part {at}: a lone surrogate at {problem.start} of {shown(part)} has no UTF-8")
     raise AssertionError("no part has a surrogate")
 
 
 def _unencodable(part: object, key: KeyLike) -> InvalidKey:
     at = next(at for at, other in enumerate(key) if other is part)
     return InvalidKey(
-        f"key part {at}: expected str, int, float, bool or bytes, got {type(part).__name__}: {_shown(part)}"
+        f"key part {at}: expected str, int, float, bool or bytes, got {type(part).__name__}: {shown(part)}"
     )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def decode_key(data: bytes) -> Key:

@@ -3,7 +3,7 @@
 import operator
 from typing import Final, Self, SupportsIndex
 
-from kvorum.errors import InvalidValue
+from kvorum.errors import InvalidValue, shown
 
 MAX_U64: Final = (1 << 64) - 1
 
@@ -25,7 +25,7 @@ class KvU64(int):
         except TypeError:
             raise InvalidValue(f"a KvU64 is an integer, got {type(value).__name__}") from None
         if not 0 <= number <= MAX_U64:
-            raise InvalidValue(f"a KvU64 is from 0 to 2^64-1, got {number}")
+            raise InvalidValue(f"a KvU64 is from 0 to 2^64-1, got {shown(number)}")
         return super().__new__(cls, number)
 
     def __repr__(self) -> str:

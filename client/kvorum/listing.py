@@ -16,7 +16,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.consistency import Consistency, relax
 from kvorum.durations import Duration
 from kvorum.entry import Entry, found
-from kvorum.errors import InvalidArgument, LimitExceeded
+from kvorum.errors import InvalidArgument, LimitExceeded, shown
 from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.selector import cursor_at, resume, select
@@ -137,7 +137,7 @@ def count_read(
 
 def _positive(number: int, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
-        raise InvalidArgument(f"{name} must be a positive integer: received {number!r}")
+        raise InvalidArgument(f"{name} must be a positive integer: received {shown(number)}")
     return number
 
 

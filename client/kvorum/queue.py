@@ -25,7 +25,16 @@ from typing import Any, Final, TypeVar
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Backend, Consumer
-from kvorum.errors import Closed, DataError, InvalidArgument, KvorumError, LimitExceeded, NoSpace, OutcomeUnknown
+from kvorum.errors import (
+    Closed,
+    DataError,
+    InvalidArgument,
+    KvorumError,
+    LimitExceeded,
+    NoSpace,
+    OutcomeUnknown,
+    shown,
+)
 from kvorum.message import Message, message_of
 from kvorum.mutation import queue_name
 
@@ -269,5 +278,5 @@ def check_handler(handler: H) -> H:
 
 def _count(number: int, name: str, least: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InvalidArgument(f"{name} must be an int of at least {least}: received {number!r}")
+        raise InvalidArgument(f"{name} must be an int of at least {least}: received {shown(number)}")
     return number

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvorum import limits
-from kvorum.errors import InvalidArgument, InvalidKey, LimitExceeded
+from kvorum.errors import InvalidArgument, InvalidKey, LimitExceeded, shown
 from kvorum.keys import KeyPart, encode_key
 
 
@@ -35,7 +35,7 @@ def select(
 ) -> KeyRange:
     """The range of a selector: a prefix, a prefix with a start or an end, or start and end. None = not given.
 
-    Errors: InvalidKey, LimitExceeded.
+    Errors: InvalidKey, LimitExceeded, shown.
     """
     if prefix is None:
         if start is None or end is None:
@@ -92,16 +92,16 @@ def resume(selected: KeyRange, cursor: str, *, reverse: bool) -> tuple[bytes, by
     Errors: InvalidArgument: not a cursor, or one that leads out of the selector.
     """
     if not isinstance(cursor, str):
-        raise InvalidArgument(f"invalid cursor: {cursor!r}")
+        raise InvalidArgument(f"invalid cursor: {shown(cursor)}")
     if not cursor:
         return selected.start, selected.end
     try:
         text = cursor.encode("ascii")
         rest = base64.urlsafe_b64decode(text)
     except (UnicodeEncodeError, binascii.Error):
-        raise InvalidArgument(f"invalid cursor: {cursor!r}") from None
+        raise InvalidArgument(f"invalid cursor: {shown(cursor)}") from None
     if base64.urlsafe_b64encode(rest) != text:  # the decoder passes over what does not belong there
-        raise InvalidArgument(f"invalid cursor: {cursor!r}")
+        raise InvalidArgument(f"invalid cursor: {shown(cursor)}")
     key = selected.common + rest
     if len(key) > limits.MAX_WRITE_KEY_SIZE:
         raise InvalidArgument("cursor out of bounds")

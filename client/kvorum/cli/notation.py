@@ -4,7 +4,8 @@
 bigint (a Python `int`) and `{"b64": "AQI="}` for bytes. A number that JSON cannot write is `{"float": "NaN"}`.
 
 **Values** are JSON. What JSON has no notation for is an object with one member whose name begins with `$`, e.g.
-`{"$b64": "AQI="}`; a real object of that form is written as `{"$object": {…}}`, so nothing is ambiguous.
+`{"$b64": "AQI="}`; a real object of that form is written as `{"$object": {…}}`, so nothing is ambiguous. An integer of
+thousands of digits is `{"$hex": "0x…"}`: neither Python nor most other programs read it in decimal.
 
 With `--py` both are Python literals; what has no literal is printed by its `repr`, which then cannot be pasted back.
 """
@@ -18,12 +19,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from kvorum.errors import InvalidArgument
+from kvorum.errors import InvalidArgument, shown
 from kvorum.keys import Key, KeyPart
 from kvorum.kvu64 import KvU64
 
 MAX_DEPTH: Final = 100
 """Levels of nesting that are read and written."""
+MAX_DECIMAL: Final = 14_000
+"""Bits of an integer that is written in decimal."""
 
 
 def parse_key(text: str, *, python: bool = False) -> Key:
@@ -61,7 +64,10 @@ def parse_value(text: str, *, python: bool = False) -> object:
 def show_value(value: object, *, python: bool = False) -> str:
     """A value in one line."""
     if python:
-        return repr(value)
+        try:
+            return repr(value)
+        except ValueError:
+            return shown(value)
     return json.dumps(value_json(value), ensure_ascii=False)
 
 
@@ -75,7 +81,7 @@ def value_json(value: object, depth: int = 1) -> object:
         case KvU64():
             return {"$u64": str(int(value))}
         case int():
-            return int(value)
+            return int(value) if value.bit_length() <= MAX_DECIMAL else {"$hex": hex(value)}
         case float():
             return value if math.isfinite(value) else {"$float": _float_name(value)}
         case bytes() | bytearray():
@@ -94,7 +100,7 @@ def value_json(value: object, depth: int = 1) -> object:
                 "$map": [[value_json(name, depth + 1), value_json(item, depth + 1)] for name, item in value.items()]
             }
         case _:
-            return {"$repr": repr(value)}
+            return {"$repr": shown(value, 10_000)}
 
 
 # ---- reading
@@ -109,8 +115,12 @@ def _json(text: str, what: str) -> object:
     except json.JSONDecodeError as error:
         hint = "; strings need double quotes, as in '\"text\"'" if what == "a value" else ""
         raise InvalidArgument(f"{what} is written as JSON: {error.msg} at character {error.pos + 1}{hint}") from None
-    except (RecursionError, ValueError) as error:
-        raise InvalidArgument(f"{what} cannot be read: {error}") from None
+    except InvalidArgument:
+        raise  # it is a ValueError too
+    except RecursionError:
+        raise InvalidArgument(f"{what} cannot be read: it is nested too deeply") from None
+    except ValueError:
+        raise InvalidArgument(f'{what} cannot be read: so large an integer is written {{"$hex": "0x…"}}') from None
 
 
 def _literal(text: str, what: str) -> Any:
@@ -135,9 +145,9 @@ def _read_part(part: object) -> bytes | str | float | bool:
             return _bytes(text)
         case {"float": str(name), **rest} if not rest:
             return _special_float(name)
-    shown = json.dumps(part, ensure_ascii=False)
+    got = json.dumps(part, ensure_ascii=False)
     raise InvalidArgument(
-        f'a key part is a string, a number, a boolean, {{"int": "1"}} or {{"b64": "AQI="}}, got {shown}'
+        f'a key part is a string, a number, a boolean, {{"int": "1"}} or {{"b64": "AQI="}}, got {got}'
     )
 
 
@@ -221,6 +231,7 @@ def _read_map(content: object, depth: int) -> dict[Any, object]:
 
 _SPECIAL: Final[dict[str, Callable[[object, int], object]]] = {
     "$b64": lambda content, _: _bytes(_text(content)),
+    "$hex": lambda content, _: int(_text(content), 16),
     "$u64": lambda content, _: KvU64(int(_text(content))),
     "$float": lambda content, _: _special_float(_text(content)),
     "$date": _read_date,

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Final, NoReturn
 
-from kvorum.errors import InvalidValue, LimitExceeded
+from kvorum.errors import InvalidValue, LimitExceeded, shown
 from kvorum.kvu64 import KvU64
 from kvorum.limits import MAX_VALUE_DEPTH, MAX_VALUE_SIZE
 from kvorum.v8.format import DOUBLE, HEADER, MAX_EXACT, Refused, Rest, date_of
@@ -37,8 +37,7 @@ def dumps(value: object, name: str = "value") -> bytes:
 
 def key_step(key: object) -> str:
     """How a path shows a step into a dict."""
-    text = repr(key)
-    return f"[{text if len(text) <= 40 else text[:37] + '...'}]"
+    return f"[{shown(key, 40)}]"
 
 
 def _write(out: bytearray, value: object, depth: int) -> None:

@@ -37,6 +37,20 @@ def test_python_keys_are_tuples() -> None:
     assert show_key(("a", 1, 1.0, b"x"), python=True) == "('a', 1, 1.0, b'x')"
 
 
+def test_integers_of_thousands_of_digits() -> None:
+    """Any program may store a BigInt of 64 KiB; one such value must not spoil a list."""
+    for number in (2**60_000, -(2**60_000)):
+        text = show_value({"n": [number]})
+        assert text == f'{{"n": [{{"$hex": "{hex(number)}"}}]}}'
+        assert parse_value(text) == {"n": [number]}
+        assert "an int of 60,001 bits" in show_value(number, python=True)
+        assert "with a huge int" in show_value([number], python=True)
+    with pytest.raises(InvalidArgument, match="so large an integer is written"):
+        parse_value("1" * 5_000)
+    with pytest.raises(InvalidArgument, match="is not an integer"):
+        parse_key('[{"int": "' + "1" * 5_000 + '"}]')
+
+
 parts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])), st.binary(), st.booleans(), st.integers(), st.floats()
 )

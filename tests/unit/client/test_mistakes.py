@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,42 @@ def test_errors_of_sums_name_the_key_in_the_blocking_client() -> None:
 
     with sync.open_kv(":memory:") as kv, pytest.raises(errors.OutOfRange, match=r"^\('count',\): "):
         kv.atomic().sum(("count",), -1).commit()
+
+
+# ---- numbers that Python itself refuses to print
+
+
+HUGE = 10**6_000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kv: kvorum.KvU64(HUGE),
+        lambda kv: kv.get(HUGE),
+        lambda kv: kv.get((HUGE,)),
+        lambda kv: kv.get(("a", [HUGE])),
+        lambda kv: kv.get(("a",), timeout=HUGE),
+        lambda kv: kv.get(("a",), consistency=HUGE),
+        lambda kv: kv.get(("a",), consistency="bounded", max_age=-HUGE),
+        lambda kv: kv.set(("a",), 1, expire_in=HUGE),
+        lambda kv: kv.set(("a",), 1, expire_in=-HUGE),
+        lambda kv: kv.set(("a",), {HUGE: object()}),
+        lambda kv: kv.enqueue(1, backoff_schedule=[HUGE]),
+        lambda kv: kv.list((), limit=-HUGE),
+        lambda kv: kv.list((), batch_size=HUGE),
+        lambda kv: kv.list((), cursor=HUGE),
+        lambda kv: kv.atomic().check(("a",), HUGE),
+        lambda kv: kv.listen_queue(print, concurrency=HUGE),
+    ],
+)
+async def test_a_huge_number_is_refused_like_any_other(kv: kvorum.Kv, call: Callable[[kvorum.Kv], object]) -> None:
+    with pytest.raises(errors.InvalidArgument) as error:
+        outcome = call(kv)
+        if isinstance(outcome, Awaitable):
+            await outcome
+    assert len(str(error.value)) < 200
+    assert "set_int_max_str_digits" not in str(error.value)
 
 
 # ---- the wrong loop
