@@ -55,7 +55,7 @@ async def test_checks(kv: kvorum.Kv, space: str) -> None:
     ):
         assert (await right.commit()).ok
     for wrong in (kv.atomic().check(absent), kv.atomic().check(key, None), kv.atomic().check(other, entry)):
-        assert await wrong.set(other, "never").commit() == (False, None, (0,))
+        assert await wrong.set(other, "never").commit() == kvorum.CommitResult(False, None, (0,))
     assert not (await kv.get(other)).exists
 
 
