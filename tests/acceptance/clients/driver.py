@@ -11,7 +11,7 @@ import math
 import sys
 import textwrap
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import denokv
 import denokv.kv
@@ -20,6 +20,7 @@ import v8serialize.jstypes as js
 
 class Tools:
     js = js
+    state: ClassVar[dict[str, Any]] = {}  # stays from one program to the next
     kinds = denokv.kv
 
     @staticmethod

@@ -9,7 +9,7 @@ import pytest
 
 import kvorum.sync
 from kvorum_node.dev_cluster import DevCluster
-from tests.acceptance.foreign.process import TOKEN, Foreign, install
+from tests.acceptance.foreign.process import PATIENCE, TOKEN, Foreign, install
 
 NODES = 3
 
@@ -32,8 +32,8 @@ class Client:
     def deno(self) -> bool:
         return self.kind == "deno"
 
-    def __call__(self, code: str, **arguments: Any) -> Any:
-        return self.process.run(code, at=self.at, **arguments)
+    def __call__(self, code: str, *, patience: float = PATIENCE, **arguments: Any) -> Any:
+        return self.process.run(code, at=self.at, patience=patience, **arguments)
 
     def start(self, code: str, **arguments: Any) -> Any:
         return self.process.start(code, at=self.at, **arguments)

@@ -185,7 +185,10 @@ def test_a_key_expires(client: Client, p: str) -> None:
 
 @DENOKV
 def test_it_reads_what_the_others_write(client: Client, p: str, kv: kvorum.sync.Kv, javascript: list[Client]) -> None:
-    """It cannot read Deno's version 16 of V8's format: our server says 15. Its decoder reads no lone surrogates, and −0 as 0."""
+    """It cannot read Deno's version 16 of V8's format: our server says 15.
+
+    Its decoder reads no lone surrogates, and −0 as 0.
+    """
     writer = javascript[client.at]
     write_all(writer, p)
     writer("await kv.delete([p, 'lone surrogate'])", p=p)
