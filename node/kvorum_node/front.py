@@ -19,6 +19,7 @@ from kvorum.backend import Consumer, WriteOutcome
 from kvorum.cluster import Address, ClusterBackend
 
 from .lists import ListJob
+from .range_reader import RangeReader
 from .reads import PendingRead
 from .service import NodeService
 
@@ -128,6 +129,18 @@ class Front:
                     service.hub.remove(watch)
             self._check_open()
             await self._pause(news, MAX_PAUSE)
+
+    async def watch_range(
+        self, start: bytes, end: bytes, *, since: bytes, keys_only: bool
+    ) -> AsyncIterator[pb.WatchEvent]:
+        """See `Backend.watch_range`; as `watch`, it ends with Unavailable when this node loses its leader or stops."""
+        self._check_open()
+        reader = RangeReader(self._service, (start, end), since, keys_only=keys_only, check=self._check_open)
+        try:
+            while True:
+                yield await reader.next()
+        finally:
+            reader.close()
 
     async def consume(
         self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]

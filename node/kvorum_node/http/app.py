@@ -40,6 +40,11 @@ MAX_BODIES: Final = 128 * 1_048_576
 """Bytes of requests that are received or held."""
 MAX_ANSWERS: Final = 256 * 1_048_576
 """Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
+SMALL: Final = 65_536
+MAX_SMALL_ANSWERS: Final = 64 * 1_048_576
+"""The same for those of at most 64 KiB: whoever reads large ones slowly must not be in the way of all others."""
+MAX_UNDER_WAY: Final = 8_192
+"""Requests of a node, all connections together."""
 MAX_WATCHES: Final = 10_000
 """Watches of a node."""
 MAX_CONNECTION_WATCHES: Final = 256
@@ -74,6 +79,9 @@ class App:
         self._metrics = metrics
         self._mode = mode
         self._held = held
+        self.under_way = 0
+        """Requests that are being received, held or answered; endless answers have a bound of their own."""
+        self._small = Budget(MAX_SMALL_ANSWERS, "small answers")
         self._bodies = Budget(MAX_BODIES, "requests")
         self._answers = Budget(MAX_ANSWERS, "answers")
         self._watches: Counter[object] = Counter()
@@ -88,6 +96,11 @@ class App:
             "/readyz": Route("GET", self._readyz),
             "/metrics": Route("GET", self._page),
         }
+
+    @property
+    def full(self) -> bool:
+        """No more requests can be under way."""
+        return self.under_way >= MAX_UNDER_WAY
 
     def admit(self, head: Request) -> int:
         """Look at a request before its body comes: bytes that this may have. Raises Refusal."""
@@ -161,45 +174,49 @@ class App:
         self._counts["reads"] += 1
         relabelling = self._relabelling(request)
         points = datapath.points_of(wanted)
-        share = Share(self._answers)
-        try:
-            chunks = None if points is None else await self._points(points, share, relabelling)
-            if chunks is None:
-                chunks = await self._list(datapath.ranges_of(wanted), share, relabelling)
-        except BaseException:
-            share.release()
-            raise
-        return Response(200, PROTOBUF, chunks, on_done=share.release)
+        response = None if points is None else await self._points(points, relabelling)
+        return response or await self._list(datapath.ranges_of(wanted), relabelling)
 
-    async def _points(
-        self, points: datapath.Points, share: Share, relabelling: Callable[[bytes], bytes] | None
-    ) -> Sequence[bytes] | None:
+    async def _points(self, points: datapath.Points, relabelling: Callable[[bytes], bytes] | None) -> Response | None:
         entries = (await self._front.read_parts(points.read, timeout=self._held))[0].entries
         if not points.certain and not all(entry.versionstamp for entry in entries):
             return None
         if relabelling is not None:
             _relabel(entries)
-        output = datapath.points_output(entries)
-        share.take(len(output))
-        return (output,)
+        return self._counted((datapath.points_output(entries),))
 
-    async def _list(self, read: pb.Read, share: Share, relabelling: Callable[[bytes], bytes] | None) -> Sequence[bytes]:
+    def _counted(self, chunks: Sequence[bytes]) -> Response:
+        """An answer that counts as held until it is sent."""
+        size = sum(map(len, chunks))
+        share = Share(self._small if size <= SMALL else self._answers)
+        share.take(size)
+        return Response(200, PROTOBUF, chunks, on_done=share.release)
+
+    async def _list(self, read: pb.Read, relabelling: Callable[[bytes], bytes] | None) -> Response:
+        share = Share(self._answers)
+
         def room(size: int) -> None:
-            if size:
-                share.take(size)
-            else:
+            if not size:
                 share.release()
+                return
+            try:
+                share.take(size)
+            except Refusal as refusal:
+                raise errors.Overloaded(refusal.text) from None
 
-        parts = await self._front.read_parts(read, timeout=self._held, room=room)
-        ranges: list[list[bytes]] = [[] for _ in read.ranges]
-        for part in parts:
-            for pieces, found in zip(ranges, part.ranges, strict=True):
-                if relabelling is not None:
-                    _relabel(found.entries)
-                pieces.append(found.SerializeToString())
-            if len(parts) > 1:
-                await asyncio.sleep(0)  # a slice in a turn of the loop
-        return datapath.ranges_output(ranges)
+        try:
+            parts = await self._front.read_parts(read, timeout=self._held, room=room)
+            ranges: list[list[bytes]] = [[] for _ in read.ranges]
+            for part in parts:
+                for pieces, found in zip(ranges, part.ranges, strict=True):
+                    if relabelling is not None:
+                        _relabel(found.entries)
+                    pieces.append(found.SerializeToString())
+                if len(parts) > 1:
+                    await asyncio.sleep(0)  # a slice in a turn of the loop
+        finally:
+            share.release()
+        return self._counted(datapath.ranges_output(ranges))
 
     async def _write(self, request: Request) -> Response:
         self._check(request)

@@ -7,7 +7,6 @@ has not been worked off stays in the connection's inbox; when that is full, noth
 
 import asyncio
 import logging
-import time
 from collections import deque
 from typing import Final, Protocol, cast
 
@@ -16,8 +15,6 @@ logger = logging.getLogger("kvorum.http")
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_INBOX: Final = 65_536
 """Bytes of input that wait before reading pauses."""
-PIECE: Final = 4_096
-"""Bytes of input worked off in one step."""
 MAX_UNSENT: Final = 131_072
 """Bytes in the socket's buffer above which nothing more is produced."""
 HEAD_TIMEOUT: Final = 10.0
@@ -34,6 +31,9 @@ WRITE_STALL: Final = 30.0
 class Codec(Protocol):
     """One version of HTTP on one connection."""
 
+    piece: int
+    """Bytes of input that it takes in one step."""
+
     def accepts_input(self) -> bool: ...
     def receive(self, data: bytes) -> int:
         """Take input; how many of these bytes were taken."""
@@ -49,6 +49,10 @@ class Codec(Protocol):
 
     def busy(self) -> bool:
         """Requests are under way."""
+        ...
+
+    def midway(self) -> bool:
+        """Something has come that is not whole yet."""
         ...
 
     def check(self, now: float) -> None:
@@ -89,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
         self._quiet_since = host.loop.time()
+        self._midway_since: float | None = None
         self._served = False
         self._closing = False
         self.scheduled = False
@@ -136,22 +141,18 @@ class Connection(asyncio.Protocol):
         """There is something to send."""
         self._host.schedule(self)
 
-    def turn(self, steps: int, until: float) -> None:
-        """Work a little, not beyond that moment; asks for another turn if something is left."""
-        transport = self._transport
-        if transport is None:
+    def turn(self) -> None:
+        """Take one step; asks for another turn if something is left."""
+        if self._transport is None or self._writing_paused or self._closing:
             return
         try:
-            more = True
-            while steps > 0 and more and not self._writing_paused and not self._closing:
-                more = self._step()
-                steps = steps - 1 if time.perf_counter() < until else 0
+            more = self._step()
             self._write()
         except Exception:  # one connection's trouble is nobody else's
             logger.exception("a connection from %s is cut after a fault of this node", self.peer)
             self.abort()
             return
-        if more and not self._closing and not self._writing_paused:
+        if more:
             self._host.schedule(self)
 
     def check(self, now: float) -> None:
@@ -164,17 +165,25 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif self.scheduled:
             pass  # it is waiting for us
-        elif codec is None or not codec.busy():
-            # A half-received head is not idleness, and must not hold a place for long.
-            patience = IDLE_TIMEOUT if self._served and not self._inbox else HEAD_TIMEOUT
-            if now - self._quiet_since > patience:
+        elif codec is not None and codec.busy():
+            self._midway_since = None
+            codec.check(now)
+        elif self._served and (codec is None or not codec.midway()):
+            self._midway_since = None
+            if now - self._quiet_since > IDLE_TIMEOUT:
                 self.close()
         else:
-            codec.check(now)
+            # A half-received head is not idleness, and must not hold a place for long.
+            if self._midway_since is None:
+                self._midway_since = now if self._served else self._quiet_since
+            if now - self._midway_since > HEAD_TIMEOUT:
+                self.close()
 
-    def is_idle(self) -> bool:
-        """No request is under way."""
-        return self._codec is None or not self._codec.busy()
+    def idle_for(self, now: float) -> float:
+        """Seconds without a request; endless if it never made one, 0 while one is under way."""
+        if self._codec is not None and self._codec.busy():
+            return 0.0
+        return now - self._quiet_since if self._served else float("inf")
 
     def note_request(self, *, under_way: bool) -> None:
         """A request began, or the last one is over."""
@@ -222,9 +231,10 @@ class Connection(asyncio.Protocol):
         if not self._inbox or not codec.accepts_input():
             return False
         data = self._inbox.popleft()
-        if len(data) > PIECE:
-            self._inbox.appendleft(data[PIECE:])
-            data = data[:PIECE]
+        piece = codec.piece
+        if len(data) > piece:
+            self._inbox.appendleft(data[piece:])
+            data = data[:piece]
         taken = codec.receive(data)
         if taken < len(data):
             self._inbox.appendleft(data[taken:])

@@ -21,7 +21,9 @@ logger = logging.getLogger("kvorum.http")
 BODY_TIMEOUT: Final = 30.0
 """Seconds that a request's body may take."""
 STALL: Final = 30.0
-"""Seconds in which a client must read something of an answer."""
+RATE: Final = 65_536
+"""An answer must be read within so many seconds, and one more for so many of its bytes: reading a byte now and then
+does not count as reading."""
 
 
 class Exchange:
@@ -32,11 +34,14 @@ class Exchange:
         self._head = head
         self._loop = loop
         self._wake = wake
-        self._body: list[bytes] = []
+        self._counted = True
+        app.under_way += 1
+        self._body = bytearray()
         self._share: Share | None = None
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._limit = self._size = 0
+        self._patience = STALL
         self._moved_at = loop.time()
         self.received = False
         """No more of the body is wanted: it is there, or the request was refused."""
@@ -81,7 +86,7 @@ class Exchange:
         except Refusal as refusal:
             self._refuse(refusal)
             return
-        self._body.append(data)
+        self._body += data
 
     def complete(self) -> None:
         """The request is whole: carry it out."""
@@ -89,8 +94,8 @@ class Exchange:
         if self.received:
             return
         self.received = True
-        request = replace(self._head, body=b"".join(self._body)) if self._body else self._head
-        self._body.clear()
+        request = replace(self._head, body=bytes(self._body)) if self._body else self._head
+        self._body = bytearray()
         self._task = self._loop.create_task(self._run(request))
 
     @property
@@ -104,7 +109,7 @@ class Exchange:
     def _refuse(self, refusal: Refusal) -> None:
         self._app.refused(refusal)
         self.received = True
-        self._body.clear()
+        self._body = bytearray()
         self._release()
         self._answer(refusal.response())
         self.ended = True
@@ -119,6 +124,8 @@ class Exchange:
             response.done()
             return
         self._answer(response)
+        if response.stream is not None:
+            self._leave()  # there is a bound for those of their own
         if response.stream is None:
             self.ended = True
             self._wake(self)
@@ -129,7 +136,7 @@ class Exchange:
                 async for chunk in stream:
                     self._drained = self._loop.create_future()
                     self.chunks.append(memoryview(chunk))
-                    self._moved_at = self._loop.time()
+                    self._expect(len(chunk))
                     self._wake(self)
                     await self._drained
         except Exception:  # the client comes back by itself
@@ -139,13 +146,17 @@ class Exchange:
 
     def _answer(self, response: Response) -> None:
         self.response = response
-        self._moved_at = self._loop.time()
+        self._expect(response.size)
         if not self.bodiless:
             self.chunks.extend(memoryview(chunk) for chunk in response.chunks if chunk)
 
+    def _expect(self, size: int) -> None:
+        """So many bytes are to be read now."""
+        self._moved_at = self._loop.time()
+        self._patience = STALL + size / RATE
+
     def take(self, most: int) -> memoryview:
         """At most so many of the bytes to be sent."""
-        self._moved_at = self._loop.time()
         chunk = self.chunks.popleft()
         if len(chunk) > most:
             self.chunks.appendleft(chunk[most:])
@@ -175,7 +186,7 @@ class Exchange:
         """The client is too slow: its body, or its reading."""
         if not self.whole:
             return now - self._moved_at > BODY_TIMEOUT
-        return (bool(self.chunks) or (self.ended and not self.closed)) and now - self._moved_at > STALL
+        return (bool(self.chunks) or (self.ended and not self.closed)) and now - self._moved_at > self._patience
 
     def close(self) -> None:
         """It is over: answered, or nobody waits for the answer."""
@@ -185,10 +196,17 @@ class Exchange:
         if self._task is not None and not self._task.done():
             self._task.cancel()
         self._release()
-        self._body.clear()
+        self._leave()
+        self._body = bytearray()
         self.chunks.clear()
         if self.response is not None:
             self.response.done()
+
+    def _leave(self) -> None:
+        """It does not count as under way any more."""
+        if self._counted:
+            self._counted = False
+            self._app.under_way -= 1
 
     def _release(self) -> None:
         if self._share is not None:

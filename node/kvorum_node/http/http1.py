@@ -45,6 +45,8 @@ class Http1:
 
     # ---- Codec
 
+    piece = 1_024
+
     def accepts_input(self) -> bool:
         return self._exchange is None or not self._exchange.whole
 
@@ -84,6 +86,9 @@ class Http1:
     def busy(self) -> bool:
         return self._exchange is not None
 
+    def midway(self) -> bool:
+        return bool(self._h11.trailing_data[0])
+
     def check(self, now: float) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.overdue(now):
@@ -118,6 +123,8 @@ class Http1:
             exchange = self._exchange
             if isinstance(event, h11.Request):
                 self._begin(event)
+                if self._exchange is None:
+                    return
             elif exchange is not None and isinstance(event, h11.Data):
                 exchange.receive(bytes(event.data))
                 if exchange.discarded > MAX_DISCARDED:
@@ -133,6 +140,10 @@ class Http1:
 
     def _begin(self, event: h11.Request) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy in between may have read it by the other one: where the next request begins is anybody's guess.
+            self._broken(h11.RemoteProtocolError("both content-length and transfer-encoding", 400))
+            return
         path = event.target.decode("latin-1").partition("?")[0]
         head = Request(
             event.method.decode("latin-1"), path, headers, b"", self._connection.peer, "http", self._connection

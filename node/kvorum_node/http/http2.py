@@ -32,13 +32,14 @@ MAX_STREAMS: Final = 512
 MAX_HEADERS: Final = 8_192
 """Bytes of a request's headers, both as sent and unpacked: unpacking them costs almost a microsecond a byte, in one
 go."""
-MAX_FRAMES: Final = 8
+MAX_FRAMES: Final = 4
 """Frames worked off in one step."""
 WINDOW: Final = 1_048_576
 """Bytes of one body that a client may send before it hears from us; four times that for all of a connection."""
 MAX_RESETS: Final = 200
 """Streams that a client may open and reset; an answered one gives it one back."""
 _HEADERS: Final = 1
+_GOAWAY: Final = 7
 _CONTINUATION: Final = 9
 MAX_DISCARDED: Final = 4 * 1_048_576
 """Bytes of a refused body that are thrown away before its stream is reset."""
@@ -84,28 +85,35 @@ class Http2:
         self._draining = False
         self._extra = b""
         self._skip = len(PREFACE)
+        self._dropping = False
+        """The frame that is coming is not for the library."""
+        self._leaving = False
+        """The client has said goodbye; what is under way is answered."""
         self._frame_head = b""
 
     # ---- Codec
+
+    piece = 16_384
 
     def accepts_input(self) -> bool:
         return True
 
     def receive(self, data: bytes) -> int:
-        taken = self._frames(data)
+        taken, frames = self._frames(data)
         if taken < 0:
             logger.warning("a connection from %s sends headers that are too large: cut off", self._connection.peer)
             self._cut_off()
             return len(data)
-        data = data[:taken]
         try:
-            events = self._h2.receive_data(data)
+            events = self._h2.receive_data(frames)
         except h2.exceptions.ProtocolError as error:
             logger.info("a connection from %s broke the rules of HTTP/2: %s", self._connection.peer, error)
             self._connection.close()
             return taken
         for event in events:
             self._take(event)
+        if self._leaving and not self._exchanges:
+            self._connection.close()
         return taken
 
     def send_some(self) -> bool:
@@ -126,6 +134,9 @@ class Http2:
 
     def busy(self) -> bool:
         return bool(self._exchanges)
+
+    def midway(self) -> bool:
+        return bool(self._skip or self._frame_head)
 
     def check(self, now: float) -> None:
         late = [number for number, exchange in self._exchanges.items() if exchange.overdue(now)]
@@ -151,16 +162,20 @@ class Http2:
 
     # ---- input
 
-    def _frames(self, data: bytes) -> int:
-        """How many of these bytes are to be worked off now: a few frames. -1: nothing of this connection any more.
+    def _frames(self, data: bytes) -> tuple[int, bytes]:
+        """How many of these bytes are done with, and what the library is to have of them: a few frames. -1: nothing of
+        this connection any more.
 
         The library collects up to a megabyte of headers from many frames, and then unpacks them in one go; no client
-        needs more than one.
+        needs more than one. A goodbye is kept from it: it would take what is under way for ended.
         """
         at = count = 0
-        while at < len(data) and count <= MAX_FRAMES:
+        kept: list[bytes] = []
+        while at < len(data):
             if self._skip:
                 step = min(self._skip, len(data) - at)
+                if not self._dropping:
+                    kept.append(data[at : at + step])
                 self._skip -= step
                 at += step
                 continue
@@ -173,9 +188,15 @@ class Http2:
                 head, self._frame_head = self._frame_head, b""
                 self._skip = int.from_bytes(head[:3], "big")
                 count += 1
-                if head[3] == _CONTINUATION or (head[3] == _HEADERS and self._skip > MAX_HEADERS):
-                    return -1
-        return at
+                kind = head[3]
+                if kind == _CONTINUATION or (kind == _HEADERS and self._skip > MAX_HEADERS):
+                    return -1, b""
+                self._dropping = kind == _GOAWAY
+                if self._dropping:
+                    self._leaving = True
+                else:
+                    kept.append(head)
+        return at, b"".join(kept)
 
     def _cut_off(self) -> None:
         with contextlib.suppress(h2.exceptions.ProtocolError):
@@ -203,13 +224,11 @@ class Http2:
             self._unblock(event.stream_id)
         elif isinstance(event, h2.events.RemoteSettingsChanged):
             self._unblock(0)
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self._connection.close()
 
     def _begin(self, event: h2.events.RequestReceived) -> None:
         number = event.stream_id
         assert number is not None
-        if self._draining:
+        if self._draining or self._app.full:
             self._h2.reset_stream(number, h2.errors.ErrorCodes.REFUSED_STREAM)
             return
         head, length = _head_of(event, self._connection)
@@ -308,6 +327,8 @@ class Http2:
             exchange.close()
             if not self._exchanges:
                 self._connection.note_request(under_way=False)
+                if self._leaving:
+                    self._connection.close()
 
 
 def _head_of(event: h2.events.RequestReceived, connection: Connection) -> tuple[Request, int | None]:

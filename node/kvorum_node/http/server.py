@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from email.utils import formatdate
+from time import perf_counter
 from typing import Final
 
 from .app import App
@@ -22,12 +23,14 @@ logger = logging.getLogger("kvorum.http")
 
 SHARE: Final = 0.002
 """Seconds of one turn of the loop that all connections have together."""
-STEPS: Final = 4
-"""Steps of one connection before the next has its turn."""
 MAX_CONNECTIONS: Final = 2_000
+SPARED: Final = 5.0
+"""Seconds without a request before a connection may have to make room: clients that keep one mean to use it again."""
 BACKLOG: Final = 1_024
 LOOK: Final = 1.0
 """Seconds between looks for what takes too long."""
+LOOKED_AT: Final = 64
+"""Connections looked at in one turn of the loop."""
 GRACE: Final = 1.0
 """Seconds that last answers have when the server stops."""
 
@@ -49,7 +52,7 @@ class HttpServer:
         self._empty: asyncio.Future[None] | None = None
         self._date = b""
         self._date_of = 0
-        self._turns = 0
+        self._turns = self._steps = 0
         self._seconds = self._longest = 0.0
         self._made = self._turned_away = 0
 
@@ -95,6 +98,7 @@ class HttpServer:
             "http_connections_made": self._made,
             "http_connections_turned_away": self._turned_away,
             "http_turns": self._turns,
+            "http_steps": self._steps,
             "http_seconds": self._seconds,
             "http_longest_turn": self._longest,
         }
@@ -114,8 +118,10 @@ class HttpServer:
     def made(self, connection: Connection) -> bool:
         """A new connection; False: there is no room for it."""
         if len(self._connections) >= self._max_connections:
-            idle = next((other for other in self._connections if other.is_idle()), None)
-            if idle is None:
+            # One that never asked for anything, or the one that has been quiet for longest.
+            now = self.loop.time()
+            idle = max(self._connections, key=lambda other: other.idle_for(now))
+            if idle.idle_for(now) < SPARED:
                 self._turned_away += 1
                 return False
             idle.abort()
@@ -140,13 +146,14 @@ class HttpServer:
     def _turn(self) -> None:
         """Work for as long as one turn of the loop allows."""
         self._turning = False
-        begun = now = time.perf_counter()
+        begun = now = perf_counter()
         line = self._line
         while line and now - begun < SHARE:
             connection = line.popleft()
             connection.scheduled = False
-            connection.turn(STEPS, begun + SHARE)
-            now = time.perf_counter()
+            connection.turn()
+            self._steps += 1
+            now = perf_counter()
         self._turns += 1
         self._seconds += now - begun
         self._longest = max(self._longest, now - begun)
@@ -158,10 +165,17 @@ class HttpServer:
         self._look = self.loop.call_later(LOOK, self._look_around)
 
     def _look_around(self) -> None:
+        self._look_at(list(self._connections))
+
+    def _look_at(self, connections: list[Connection]) -> None:
+        """Some in each turn of the loop."""
         now = self.loop.time()
-        for connection in list(self._connections):
+        for connection in connections[:LOOKED_AT]:
             connection.check(now)
-        self._plan_look()
+        if len(connections) > LOOKED_AT:
+            self._look = self.loop.call_later(0, self._look_at, connections[LOOKED_AT:])
+        else:
+            self._plan_look()
 
     async def _until_empty(self, patience: float) -> None:
         if self._connections:
