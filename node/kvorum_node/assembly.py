@@ -130,8 +130,8 @@ class Replica:
 
     async def _start_http(self, service: NodeService, election_max: float) -> None:
         config = self._config
-        own = [member.client_address for member in config.members if member.node_id == config.node_id]
-        front = Front(service, [listen_parts(address) for address in own])
+        # This node always knows where the leader is, as far as it can be known: no other address is needed.
+        front = Front(service, [_reachable(*listen_parts(config.client_listen))])
         http = self._http = HttpPort(service, front, config, grace=election_max)
         self._stack.push_async_callback(front.close)
         await http.start()
@@ -162,6 +162,11 @@ class Replica:
             return ""
         what = self._space.problem() if node_id == self._config.node_id else ""
         return f"node {node_id}: {what or 'its disk is nearly full'}; free space there, or delete keys"
+
+
+def _reachable(host: str, port: int) -> tuple[str, int]:
+    """Where this process reaches what it listens on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), port
 
 
 def _open_store(config: NodeConfig, *, crashed: bool) -> Store:

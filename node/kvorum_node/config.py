@@ -134,10 +134,10 @@ def _address_or_off(value: Any) -> str:
 
 
 def _token(value: Any) -> str:
-    """What fits into a header, and cannot be mistaken for its end."""
-    text = _text(value)
-    if len(text) > 1_024 or any(not "!" <= character <= "~" for character in text):
-        raise ValueError("must be at most 1024 ASCII characters without spaces")
+    """What fits into a header, and cannot be mistaken for its end. It is a secret: no message repeats it."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not 0 < len(text) <= 1_024 or any(not "!" <= character <= "~" for character in text):
+        raise ValueError("must be 1 to 1024 printable ASCII characters without spaces")
     return text
 
 

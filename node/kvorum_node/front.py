@@ -31,7 +31,8 @@ CONNECT_TIMEOUT: Final = 2.0
 
 
 class Front:
-    """`kvorum.backend.Backend`. `addresses` are those of the members for clients, this node's first."""
+    """`kvorum.backend.Backend`. `addresses` are where the session client begins: this node's own suffices, since it
+    tells where the leader is."""
 
     def __init__(
         self,

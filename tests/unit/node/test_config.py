@@ -46,6 +46,45 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert (config.lease_ms, config.election_timeout_max_ms) == (1000, 1000)
 
 
+def test_the_http_port_is_beside_the_clients(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD), {}, {})
+    assert (config.http_listen, config.kv_connect_token, config.kv_connect_open) == ("127.0.0.1:7402", "", False)
+    assert load(write(tmp_path, GOOD), {}, {"http_listen": "off"}).http_listen == ""
+    assert load(write(tmp_path, GOOD), {}, {"http_listen": "0.0.0.0:80"}).http_listen == "0.0.0.0:80"
+
+
+def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+    """Beside the configuration, with or without a newline at its end; it is never printed."""
+    (tmp_path / "token").write_text("s3cret-s3cret\n")
+    config = load(write(tmp_path, 'kv_connect_token_file = "token"\n' + GOOD), {}, {})
+    assert config.kv_connect_token == "s3cret-s3cret"
+    assert "s3cret" not in repr(config)
+    assert load(write(tmp_path, GOOD), {"KVORUM_KV_CONNECT_TOKEN": "abc"}, {}).kv_connect_token == "abc"
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ('http_listen = "127.0.0.1:7401"', ["http_listen", "client_listen", "7401"]),
+        ('http_listen = "localhost:7403"', ["http_listen", "peer_listen", "7403"]),
+        ('http_listen = "7402"', ["http_listen", "host:port"]),
+        ('client_listen = "127.0.0.1:65535"', ["http_listen", "client_listen"]),
+        ('kv_connect_token = "with space"', ["kv_connect_token", "without spaces"]),
+        ('kv_connect_token = "emoji-😀"', ["kv_connect_token", "ASCII"]),
+        ('kv_connect_token = "a"\nkv_connect_token_file = "b"', ["kv_connect_token", "both"]),
+        ('kv_connect_token_file = "nowhere"', ["kv_connect_token_file", "nowhere", "No such file"]),
+        ('kv_connect_relabel = "maybe"', ["kv_connect_relabel", "auto, always, never"]),
+    ],
+)
+def test_what_is_wrong_with_http_is_named(tmp_path: Path, line: str, names: list[str]) -> None:
+    message = refused(tmp_path, f"{line}\n{GOOD}")
+    assert all(name in message for name in names), message
+
+
+def test_a_secret_is_not_told_when_it_is_wrong(tmp_path: Path) -> None:
+    assert "hidden" not in refused(tmp_path, f'kv_connect_token = "hidden secret"\n{GOOD}')
+
+
 def test_variables_win_over_the_file_and_flags_over_both(tmp_path: Path) -> None:
     environment = {"KVORUM_LEASE_MS": "2000", "KVORUM_LOG_LEVEL": "debug", "KVORUM_URL": "kvorum://x:1", "PATH": "/bin"}
     config = load(write(tmp_path, GOOD), environment, {"lease_ms": "3000"})
