@@ -1,7 +1,7 @@
 """Three real nodes, spoken to by hand."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +339,81 @@ def test_unary_methods(leader: str, follower: str) -> None:
         call(leader, "Commit", b"\xff\xff", pb.WriteResponse)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert call(leader, "Status", pb.StatusRequest(), pb.StatusResponse).role == "leader"
+
+
+def write_of(*mutations: pb.Mutation, checks: Sequence[pb.Check] = ()) -> pb.WriteRequest:
+    return pb.WriteRequest(write=pb.AtomicWrite(mutations=mutations, checks=checks))
+
+
+def test_p13_checks_for_existence_and_for_not_newer(leader: str) -> None:
+    """P13 · wants "exists" and "not newer than" checks → as asked → on the gRPC API too."""
+    key, absent = b"\x02p13\x00", b"\x02p13-absent\x00"
+    write = pb.AtomicWrite.FromString(set_op(key))
+    first, second = (call(leader, "Commit", pb.WriteRequest(write=write), pb.WriteResponse) for _ in range(2))
+    for check, outcome in (
+        (pb.Check(key=key, kind=pb.CHECK_KIND_EXISTS), pb.OUTCOME_DONE),
+        (pb.Check(key=absent, kind=pb.CHECK_KIND_EXISTS), pb.OUTCOME_CHECK_FAILED),
+        (pb.Check(key=key, kind=pb.CHECK_KIND_NOT_NEWER, versionstamp=second.versionstamp), pb.OUTCOME_DONE),
+        (pb.Check(key=key, kind=pb.CHECK_KIND_NOT_NEWER, versionstamp=first.versionstamp), pb.OUTCOME_CHECK_FAILED),
+        (pb.Check(key=absent, kind=pb.CHECK_KIND_NOT_NEWER, versionstamp=b"\xff" * 10), pb.OUTCOME_CHECK_FAILED),
+    ):
+        assert call(leader, "Commit", write_of(checks=[check]), pb.WriteResponse).outcome == outcome
+
+
+def test_touch_ranges_counts_and_expiry_by_unary_calls(leader: str, follower: str) -> None:
+    prefix, behind = b"\x02beyond\x00", b"\x02beyond\x01"
+    keys = [prefix + b"\x02%04d\x00" % number for number in range(900)]
+    sets = [pb.Mutation(key=key, type=pb.MUTATION_TYPE_SET, value=b"v", encoding=3) for key in keys]  # type: ignore[arg-type]
+    stamp = call(leader, "Commit", write_of(*sets), pb.WriteResponse).versionstamp
+    touch = pb.Mutation(key=keys[1], type=pb.MUTATION_TYPE_TOUCH, expire_in_ms=60_000)
+    assert call(leader, "Commit", write_of(touch), pb.WriteResponse).outcome == pb.OUTCOME_DONE
+    read = pb.Read(
+        keys=keys[1:2],
+        ranges=[
+            pb.ReadRange(start=prefix, end=behind, count_only=True),
+            pb.ReadRange(start=prefix, end=behind, limit=2, keys_only=True),
+        ],
+        with_expiry=True,
+    )
+    for address in (leader, follower):
+        answer = call(address, "Get", read, pb.ReadResult)
+        assert answer.ranges[0].count == 900 and not answer.ranges[0].entries
+        bare = answer.ranges[1].entries
+        assert [(entry.key, entry.value, entry.versionstamp) for entry in bare] == [
+            (key, b"", stamp) for key in keys[:2]
+        ]
+        due = answer.entries[0].expire_at_ms
+        assert (answer.entries[0].value, answer.entries[0].versionstamp) == (b"v", stamp)
+        assert bare[0].expire_at_ms == 0 and bare[1].expire_at_ms == due
+        assert 30_000 < due - answer.time_ms <= 60_500, "a follower knows about what time it is"
+    for limit, deleted in ((10, 10), (0, 890), (0, 0)):
+        remove = pb.Mutation(key=prefix, end=behind, type=pb.MUTATION_TYPE_DELETE_RANGE, limit=limit)
+        done = call(leader, "Commit", write_of(remove), pb.WriteResponse)
+        assert (done.outcome, done.deleted) == (pb.OUTCOME_DONE, deleted)
+    for wrong, text in (
+        (pb.Mutation(key=keys[0], type=pb.MUTATION_TYPE_TOUCH, expire_in_ms=0), "must be above zero"),
+        (pb.Mutation(key=keys[0], type=pb.MUTATION_TYPE_TOUCH, value=b"v"), "a touch takes no value"),
+        (pb.Mutation(key=keys[0], type=pb.MUTATION_TYPE_DELETE, end=b"z"), "takes no end"),
+    ):
+        refused = call(leader, "Commit", write_of(wrong), pb.WriteResponse)
+        assert refused.outcome == pb.OUTCOME_INVALID and text in refused.message
+
+
+async def test_a_count_of_many_slices_is_one_answer(leader: str) -> None:
+    async with RawStream(leader) as stream:
+        await stream.greet()
+        await stream.open_session()
+        op = pb.AtomicWrite()
+        for _ in range(1_000):
+            op.mutations.add(type=pb.MUTATION_TYPE_SET, value=b"v", encoding=pb.VALUE_ENCODING_BYTES)
+        for group in range(10):
+            for number, mutation in enumerate(op.mutations):
+                mutation.key = b"\x02slices\x00\x02%d %d\x00" % (group, number)
+            assert [result.outcome for result in await stream.write(op.SerializeToString())] == [pb.OUTCOME_DONE]
+        counted = pb.ReadRange(start=b"\x02slices\x00", end=b"\x02slices\x01", count_only=True)
+        await stream.send(pb.ClientFrame(reads=[pb.Read(id=1, ranges=[counted, counted])]))
+        (answer,) = await stream.until("reads")
+        assert [part.count for part in answer.ranges] == [10_000, 10_000] and not answer.more
 
 
 def test_health_and_reflection(follower: str) -> None:

@@ -29,6 +29,12 @@ def delete_op(key: bytes = KEY) -> pb.AtomicWrite:
     return op
 
 
+def touch_op(key: bytes = KEY, expire_in_ms: int | None = None) -> pb.AtomicWrite:
+    op = pb.AtomicWrite()
+    op.mutations.add(key=key, type=pb.MUTATION_TYPE_TOUCH, expire_in_ms=expire_in_ms)
+    return op
+
+
 def group_of(*ops: bytes) -> pb.WriteGroup:
     group = pb.WriteGroup()
     for seq, op in enumerate(ops, 1):
@@ -196,7 +202,7 @@ def test_a_failover_within_that_time_keeps_watches(make_node: Callable[..., Node
 def test_expired_keys_are_swept_in_time_and_never_early(node: Node) -> None:
     begun = node.timers.time()
     node.write(set_op(KEY, expire_in_ms=2_000), settle=False)
-    node.timers.advance(1.99)
+    node.timers.advance(1.5)
     with node.store.snapshot() as snapshot:
         assert snapshot.get(KEY).versionstamp
     watcher = Watcher(node, KEY)
@@ -232,6 +238,28 @@ def test_an_earlier_expiry_moves_the_alarm(node: Node) -> None:
     with node.store.snapshot() as snapshot:
         assert not snapshot.get(OTHER).versionstamp
         assert snapshot.get(KEY).versionstamp
+
+
+def test_a_key_that_is_touched_in_time_costs_no_sweeps_until_it_is_not(node: Node) -> None:
+    node.write(set_op(KEY, expire_in_ms=2_000))
+    for _ in range(20):
+        node.timers.advance(1.0)
+        node.write(touch_op(KEY, 2_000))
+    assert node.service.sweeper.statistics() == {"sweeps": 0, "swept_keys": 0}
+    node.timers.advance(1.5)
+    assert read_now(node, KEY).entries[0].versionstamp
+    node.timers.advance(0.6)
+    assert not read_now(node, KEY).entries[0].versionstamp
+    assert node.service.sweeper.statistics() == {"sweeps": 1, "swept_keys": 1}
+
+
+def test_a_touch_to_an_earlier_time_moves_the_alarm(node: Node) -> None:
+    node.write(set_op(KEY, expire_in_ms=60_000))
+    node.write(set_op(OTHER))
+    node.write(touch_op(KEY, 100))
+    node.write(touch_op(OTHER, 100))
+    node.timers.advance(0.2)
+    assert [entry.versionstamp for entry in read_now(node, KEY, OTHER).entries] == [b"", b""]
 
 
 # ---- sessions
@@ -273,6 +301,12 @@ def read(node: Node, **fields: object) -> list[pb.ReadResult]:
     return answers
 
 
+def read_now(node: Node, *keys: bytes, **fields: object) -> pb.ReadResult:
+    answers = read(node, keys=keys, **fields)
+    node.service.reads.serve()
+    return answers[0]
+
+
 def test_a_read_waits_for_the_versionstamp_its_client_has_seen(node: Node) -> None:
     node.write(set_op())
     ahead = (node.store.applied_index + 1).to_bytes(8, "big") + b"\0\0"
@@ -290,6 +324,18 @@ def test_a_read_does_not_wait_for_ever(node: Node) -> None:
     node.timers.advance(2)
     assert answers[0].status == pb.READ_STATUS_NO_LEADER
     assert node.service.reads.statistics() == {"reads_served": 0, "reads_under_way": 0, "reads_behind": 0}
+
+
+def test_a_read_tells_of_expiry_only_if_it_is_asked_for(node: Node) -> None:
+    node.write(set_op(KEY, expire_in_ms=5_000))
+    node.write(set_op(OTHER))
+    due = node.store.next_expiry_ms()
+    node.timers.advance(2.0)
+    plain, told = read_now(node, KEY), read_now(node, KEY, OTHER, b"\x02c\x00", with_expiry=True)
+    assert (plain.time_ms, plain.entries[0].expire_at_ms) == (0, 0)
+    assert [entry.expire_at_ms for entry in told.entries] == [due, 0, 0]
+    assert told.time_ms == node.consensus.now_ms()
+    assert told.entries[0].value == b"v"
 
 
 def test_many_point_reads_are_served_in_slices(node: Node) -> None:

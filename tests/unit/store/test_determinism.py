@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.store import DATA_VERSION
 from tests.unit.store.harness import (
     LE64,
     Replica,
@@ -16,6 +17,7 @@ from tests.unit.store.harness import (
     close_sessions,
     combine,
     delete,
+    delete_range,
     enqueue,
     group,
     init_cluster,
@@ -28,6 +30,7 @@ from tests.unit.store.harness import (
     settle,
     suffixed,
     sweep,
+    touch,
     u64,
     write,
 )
@@ -49,7 +52,7 @@ class Traffic:
     def mutation(self) -> pb.Mutation:
         rng = self.rng
         key = rng.choice(self.keys)
-        kind = rng.randrange(8)
+        kind = rng.randrange(10)
         if kind <= 2:
             return put(key, bytes(rng.randrange(200)), expire_in_ms=rng.choice((None, 0, 10, 100)))
         if kind == 3:
@@ -60,6 +63,10 @@ class Traffic:
             return add(key, rng.choice((1, -5, 2.5, 1 << 70)), low=0, clamp=rng.random() < 0.5)
         if kind == 6:
             return combine(pb.MUTATION_TYPE_SUM, key, rng.choice((u64(7), 3, 1.5)))
+        if kind == 7:
+            return touch(key, rng.choice((None, 5, 50)))
+        if kind == 8:
+            return delete_range(key, max(key, rng.choice(self.keys)) + b"\x00", limit=rng.choice((0, 2, 7)))
         return suffixed(key[:100], expire_in_ms=rng.choice((None, 30)))
 
     def write(self) -> pb.AtomicWrite:
@@ -111,7 +118,7 @@ class Traffic:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_slices_and_restarts_do_not_matter(tmp_path: Path, seed: int) -> None:
-    first = Replica(tmp_path / "first")
+    first = Replica(tmp_path / "first", data_version=DATA_VERSION)
     Traffic(first, seed).run(120)
     first.check_hash()
     rng = random.Random(seed)
@@ -137,7 +144,7 @@ def test_slices_and_restarts_do_not_matter(tmp_path: Path, seed: int) -> None:
 
 
 def test_results_are_the_same_on_every_replica(tmp_path: Path) -> None:
-    first = Replica(tmp_path / "first")
+    first = Replica(tmp_path / "first", data_version=DATA_VERSION)
     Traffic(first, 9).run(80)
     one, two = Replica(tmp_path / "one"), Replica(tmp_path / "two", slice_commits=3)
     for entry in first.log:
@@ -163,7 +170,7 @@ import sys
 from pathlib import Path
 from tests.unit.store.harness import Replica
 from tests.unit.store.test_determinism import Traffic
-replica = Replica(Path(sys.argv[1]))
+replica = Replica(Path(sys.argv[1]), data_version=2)
 Traffic(replica, 4).run(60)
 print(replica.store.state_hash().hex())
 replica.store.close()

@@ -1,4 +1,4 @@
-"""The whole machine against a dictionary: random atomics, checks, sums, expiry and sweeps.
+"""The whole machine against a dictionary: random atomics, checks, sums, expiry, touches, ranges and sweeps.
 
 The model keeps values as Python objects and knows nothing of rows, encodings of keys, or indexes.
 """
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.store import DATA_VERSION, mutations
 from kvorum_node.store.sums import emit_number
 from tests.unit.store.harness import (
     BYTES,
@@ -22,13 +24,17 @@ from tests.unit.store.harness import (
     add,
     combine,
     delete,
+    delete_range,
     group,
     init_cluster,
     sweep,
+    touch,
     u64,
 )
 
 TOP = (1 << 64) - 1
+MOST = 3
+"""Keys that the ranges of a commit may hold here."""
 
 
 class Unsigned(int):
@@ -65,11 +71,15 @@ class Action(NamedTuple):
     value: Value
     expire_in: int | None
     clamp: bool
+    end: bytes = b""
+    limit: int = 0
 
 
 @dataclass
 class Model:
     rows: dict[bytes, Row] = field(default_factory=dict)
+    deleted: int = 0
+    """By the ranges of the running commit."""
 
     def run(self, action: Action, stamp: bytes, now_ms: int) -> None:
         old = self.rows.get(action.key)
@@ -78,6 +88,17 @@ class Model:
             self.rows[action.key] = Row(action.value, stamp, expire_at)
         elif action.kind == "delete":
             self.rows.pop(action.key, None)
+        elif action.kind == "touch":
+            if old is not None:
+                expire_at = None if action.expire_in is None else now_ms + action.expire_in
+                self.rows[action.key] = Row(old.value, old.stamp, expire_at)
+        elif action.kind == "range":
+            found = sorted(key for key in self.rows if action.key <= key < action.end)[: action.limit or None]
+            self.deleted += len(found)
+            if self.deleted > MOST:
+                raise Failed(pb.OUTCOME_RANGE_ERROR)
+            for key in found:
+                del self.rows[key]
         elif action.kind == "sum":
             self.rows[action.key] = Row(self.wire_sum(old, action.value), stamp, None)
         elif action.kind in ("min", "max"):
@@ -127,7 +148,14 @@ class Model:
         return Unsigned(max(0, min(TOP, total)))
 
 
-KEYS = st.sampled_from([b"a", b"b", b"c", b"k" * 495, b"k" * 496, b"k" * 2_048, b"k" * 496 + b"\x00", b"\x00"])
+NAMES = [b"a", b"b", b"c", b"k" * 495, b"k" * 496, b"k" * 2_048, b"k" * 496 + b"\x00", b"\x00"]
+
+
+def name(at: int) -> bytes:
+    return NAMES[at]
+
+
+KEYS = st.integers(0, len(NAMES) - 1).map(name)
 SMALL = st.integers(0, 5).map(Unsigned) | st.sampled_from([Unsigned(TOP), Unsigned(TOP - 1)])
 NUMBERS = st.integers(-(1 << 66), 1 << 66) | st.sampled_from([0, 1, -1, 0.5, -2.0, 3.0, 1e300])
 VALUES = SMALL | NUMBERS | st.binary(max_size=5)
@@ -146,6 +174,17 @@ ACTIONS = st.one_of(
     action("min", SMALL),
     action("max", SMALL),
     action("add", NUMBERS),
+    st.builds(Action, st.just("touch"), KEYS, st.just(b""), st.none() | st.sampled_from([1, 5, 50]), st.just(False)),
+    st.builds(
+        Action,
+        st.just("range"),
+        KEYS | st.just(b""),
+        st.just(b""),
+        st.none(),
+        st.just(False),
+        KEYS | st.just(b"\xff"),
+        st.integers(0, 3),
+    ),
 )
 KINDS = {
     "sum": pb.MUTATION_TYPE_SUM,
@@ -166,6 +205,10 @@ def mutation(action: Action) -> pb.Mutation:
         )
     if action.kind == "delete":
         return delete(action.key)
+    if action.kind == "touch":
+        return touch(action.key, action.expire_in)
+    if action.kind == "range":
+        return delete_range(action.key, action.end, limit=action.limit)
     assert not isinstance(action.value, bytes)
     if action.kind == "add":
         return add(action.key, action.value, clamp=action.clamp)
@@ -179,10 +222,12 @@ class Comparison(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.model = Model()
         self.stale = bytes(10)
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(mutations, "MAX_DELETED_RANGE_KEYS", MOST)
 
     @initialize()
     def start(self) -> None:
-        self.replica = Replica(Path(self.folder.name) / "state", slice_commits=4)
+        self.replica = Replica(Path(self.folder.name) / "state", slice_commits=4, data_version=DATA_VERSION)
         self.replica.apply(init_cluster())
 
     @rule(actions=st.lists(ACTIONS, max_size=5), checks=st.lists(st.tuples(KEYS, st.integers(0, 4)), max_size=3))
@@ -215,6 +260,7 @@ class Comparison(RuleBasedStateMachine):
         stamp = answers.stamp_prefix + result.number.to_bytes(2, "big")
         expected: int = pb.OUTCOME_CHECK_FAILED if failing else pb.OUTCOME_DONE
         rows = dict(self.model.rows)
+        self.model.deleted = 0
         if not failing:
             try:
                 for done in actions:
@@ -223,6 +269,7 @@ class Comparison(RuleBasedStateMachine):
                 expected = failed_at.outcome
                 self.model.rows = rows
         assert (result.outcome, list(result.failed_checks)) == (expected, failing)
+        assert result.deleted == (self.model.deleted if expected == pb.OUTCOME_DONE else 0)
         if expected != pb.OUTCOME_DONE:
             assert self.replica.store.state_hash() == before
 
@@ -256,12 +303,20 @@ class Comparison(RuleBasedStateMachine):
         assert rows == expected
         reverse = [row.key for row in self.replica.rows(reverse=True)]
         assert reverse == [key for key, *_ in expected][::-1]
+        with self.replica.store.snapshot() as snapshot:
+            whole = pb.ReadRange(end=b"\xff")
+            assert list(snapshot.iter_keys(whole)) == [key for key, *_ in expected]
+            for key, row in self.model.rows.items():
+                assert snapshot.expire_at_ms(key) == row.expire_at
+                assert snapshot.get(key, with_expiry=True).expire_at_ms == (row.expire_at or 0)
         expiries = [row.expire_at for row in self.model.rows.values() if row.expire_at is not None]
         assert self.replica.store.next_expiry_ms() == min(expiries, default=None)
         assert self.replica.store.statistics()["keys"] == len(expected)
         self.replica.check_hash()
+        list(self.replica.store.scrub(1_000))
 
     def teardown(self) -> None:
+        self.patch.undo()
         self.replica.store.close()
         self.folder.cleanup()
 
