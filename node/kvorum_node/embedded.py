@@ -39,6 +39,9 @@ SESSION = b""
 """The one session of an embedded database: this process."""
 MAX_UNDER_WAY = 65_536
 """Writes that may wait at a time."""
+MAX_INLINE_READS = 64
+"""Reads of single keys that are answered without letting the loop turn: a program that reads until something has
+changed must let it change."""
 
 _EXECUTED = frozenset(
     (pb.OUTCOME_DONE, pb.OUTCOME_CHECK_FAILED, pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR, pb.OUTCOME_STALE_LEASE)
@@ -123,6 +126,7 @@ class EmbeddedBackend:
         self._pending: list[tuple[bytes, _Promise]] = []
         self._promises: dict[int, _Promise] = {}
         self._next_seq = 1
+        self._inline_reads = 0
         self._consumers = 0
         self._lists: set[asyncio.Future[pb.ReadResult]] = set()
         self._watchers: set[asyncio.Event] = set()
@@ -144,6 +148,10 @@ class EmbeddedBackend:
     # ---- the Backend seam
 
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+        self._inline_reads += 1
+        if self._inline_reads >= MAX_INLINE_READS:
+            self._inline_reads = 0
+            await asyncio.sleep(0)
         self._check_open()
         # Everything that was answered is in the state: nothing to wait for, whatever consistency was asked for.
         read = _local(read)

@@ -121,6 +121,16 @@ async def test_messages_of_a_killed_process_are_delivered_again_at_once(tmp_path
     await backend.close()
 
 
+async def test_a_program_that_reads_until_something_changes_lets_it_change(backend: EmbeddedBackend) -> None:
+    read = pb.Read(keys=[b"\x02flag\x00"])
+    write = pb.AtomicWrite(mutations=[pb.Mutation(key=b"\x02flag\x00", type=pb.MUTATION_TYPE_SET, encoding=3)])
+    async with asyncio.timeout(10):
+        writing = asyncio.create_task(backend.write(write.SerializeToString(), timeout=5))
+        while not (await backend.read(read, timeout=5)).entries[0].versionstamp:
+            pass
+        await writing
+
+
 async def test_concurrent_writes_share_transactions(backend: EmbeddedBackend) -> None:
     before = backend.statistics()["proposer_entries"]
     outcomes = await asyncio.gather(
