@@ -108,4 +108,5 @@ def resume(selected: KeyRange, cursor: str, *, reverse: bool) -> tuple[bytes, by
     start, end = (selected.start, key) if reverse else (key + b"\0", selected.end)
     if start < selected.low or (selected.high is not None and end > selected.high):
         raise InvalidArgument("cursor out of bounds")
-    return start, end
+    # A made-up cursor may lie behind the prefix: what is there (`a\0…` behind `a`) is not the selector's to show.
+    return start, min(end, selected.end)

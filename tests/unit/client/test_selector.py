@@ -1,7 +1,9 @@
 """Selectors and cursors: Deno's ranges, texts and bytes."""
 
+import base64
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.errors import InvalidArgument, InvalidKey, LimitExceeded
@@ -112,6 +114,39 @@ def test_a_prefix_selects_exactly_the_longer_keys_that_begin_with_it(prefix: Key
     inside = selected.start <= encode_key(key) < selected.end
     begins = len(key) > len(prefix) and [*map(repr, key[: len(prefix)])] == [*map(repr, prefix)]
     assert inside == begins
+
+
+def test_a_made_up_cursor_shows_nothing_beyond_the_prefix() -> None:
+    selected = select(("a",), None, None)
+    foreign = encode_key(("a\0z",))
+    assert foreign.startswith(encode_key(("a",)))
+    start, end = resume(selected, cursor_at(selected, foreign + b"\xff"), reverse=True)
+    assert not start <= foreign < end
+
+
+@given(
+    prefix=keys,
+    start=st.none() | keys,
+    end=st.none() | keys,
+    cursor=st.one_of(
+        st.text(max_size=12),
+        st.text("AB_-=w/+ \n", max_size=12),
+        st.binary(max_size=12).map(lambda data: base64.urlsafe_b64encode(data).decode()),
+    ),
+    reverse=st.booleans(),
+    bare=st.booleans(),
+)
+@settings(max_examples=400)
+def test_any_cursor_is_refused_or_stays_within_its_selector(
+    prefix: Key, start: Key | None, end: Key | None, cursor: str, reverse: bool, bare: bool
+) -> None:
+    below = [None if key is None else prefix + key for key in (start, end)]
+    try:
+        selected = select(None, start, end) if bare else select(prefix, *below)
+        low, high = resume(selected, cursor, reverse=reverse)
+    except InvalidArgument:
+        return
+    assert low >= high or selected.start <= low < high <= selected.end
 
 
 @given(prefix=keys, rest=st.lists(keys.filter(bool), min_size=1, max_size=6), reverse=st.booleans())
