@@ -9,6 +9,7 @@
 from kvorum import errors, limits
 from kvorum._version import __version__
 from kvorum.atomic import AtomicOperation
+from kvorum.changes import Change, Changes, Follower, Listing, RangeWatch
 from kvorum.commit import CommitResult
 from kvorum.consistency import Consistency
 from kvorum.durations import Duration
@@ -26,19 +27,24 @@ from kvorum.watch import Watch
 __all__ = [
     "UNCOMMITTED",
     "AtomicOperation",
+    "Change",
+    "Changes",
     "CommitResult",
     "CommitVersionstamp",
     "Consistency",
     "Duration",
     "Entry",
+    "Follower",
     "Key",
     "KeyPart",
     "Kv",
     "KvU64",
     "KvorumError",
     "ListIterator",
+    "Listing",
     "Message",
     "Opening",
+    "RangeWatch",
     "Transaction",
     "Watch",
     "__version__",

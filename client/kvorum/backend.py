@@ -62,6 +62,16 @@ class Backend(Protocol):
         """
         ...
 
+    def watch_range(self, start: bytes, end: bytes, *, since: bytes, keys_only: bool) -> AsyncIterator[pb.WatchEvent]:
+        """Changes of start <= key < end after the versionstamp `since` (10 bytes; empty = from now on), each once, in
+        the order of their commits. Those of one commit together; where they are too many for that, all events of the
+        commit but the last come without `through`. The first event comes at once, possibly without changes. What was
+        not fetched is not gathered without bound. Reconnects by itself.
+
+        Errors: Compacted, InvalidArgument, Unavailable, Closed.
+        """
+        ...
+
     async def consume(
         self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
     ) -> Consumer:

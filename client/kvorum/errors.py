@@ -111,6 +111,23 @@ class DataError(KvorumError):
     """A stored value cannot be decoded by this version; the raw bytes are still there."""
 
 
+class Compacted(KvorumError):
+    """A watch was to go on from a versionstamp after which changes are not kept any more. What was missed cannot be had
+    as changes: list what there is, and watch from there (`Kv.follow` does both).
+
+    `oldest` is the oldest versionstamp to go on from now, 20 hex digits.
+    """
+
+    def __init__(self, oldest: str) -> None:
+        super().__init__(
+            f"changes are kept from versionstamp {oldest} on only: list what there is, and watch from there"
+        )
+        self.oldest = oldest
+
+    def __reduce__(self) -> tuple[type["Compacted"], tuple[str]]:
+        return type(self), (self.oldest,)
+
+
 class NoSpace(KvorumError):
     """A voter's disk is nearly full: writes that grow the database are refused, deletes are taken."""
 

@@ -11,6 +11,7 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicOperation
 from kvorum.backend import Backend
+from kvorum.changes import Follower, RangeWatch, select_watched
 from kvorum.commit import CommitResult, commit_result
 from kvorum.consistency import Consistency, relax
 from kvorum.durations import Duration, seconds
@@ -57,7 +58,7 @@ class Kv:
         """For programs that bring their own backend; `timeout` is seconds."""
         self._link = Link(backend, timeout)
         self._listeners: set[Listener] = set()
-        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[Watch | RangeWatch | Follower] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
 
     # ---- reading
@@ -190,6 +191,51 @@ class Kv:
         watch = Watch(keys, self._link, raw=raw)
         self._watches.add(watch)
         return watch
+
+    def watch_prefix(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        since: str | None = None,
+        keys_only: bool = False,
+        progress: bool = False,
+    ) -> RangeWatch:
+        """Every change of the keys below a prefix, or of what `list` would select so, commit by commit, each once.
+
+        From now on (from its `ready` on, to be exact), or after the versionstamp `since`, which is the `resume` of a
+        watch before. `progress` also gives marks, without changes, every few seconds in which other keys were changed.
+        Outlives connections; ends when the client is closed. Fetch steadily: the changes wait in the database, which
+        keeps the newest 64 MiB of them.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded, Closed, at once; while iterating also Compacted.
+        """
+        selected = select_watched(prefix, start, end)
+        watch = RangeWatch(selected, since, self._link, keys_only=keys_only, progress=progress)
+        self._watches.add(watch)
+        return watch
+
+    def follow(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        keys_only: bool = False,
+        timeout: Duration | None = None,
+    ) -> Follower:
+        """A `Listing` of the keys below a prefix, and then `Changes` of them, without a gap: to keep a copy.
+
+        If changes were missed that are not kept any more, another listing comes, which replaces the copy. `timeout` is
+        for each page of a listing; a listing is held in memory as a whole.
+
+        Errors: InvalidKey, InvalidArgument, LimitExceeded, at once.
+        """
+        selected = select_watched(prefix, start, end)
+        follower = Follower(selected, self._link, self._link.within(timeout), keys_only=keys_only)
+        self._watches.add(follower)
+        return follower
 
     # ---- writing
 

@@ -59,6 +59,9 @@ class ClosedBackend:
     def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         raise Closed(outcome=None)
 
+    def watch_range(self, start: bytes, end: bytes, *, since: bytes, keys_only: bool) -> AsyncIterator[pb.WatchEvent]:
+        raise Closed(outcome=None)
+
     async def consume(
         self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
     ) -> Consumer:

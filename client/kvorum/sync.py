@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 from kvorum import kv as asynchronous
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicBuilder
+from kvorum.changes import Changes, Listing
+from kvorum.changes import Follower as AsyncFollower
+from kvorum.changes import RangeWatch as AsyncRangeWatch
 from kvorum.commit import CommitResult
 from kvorum.consistency import Consistency
 from kvorum.durations import Duration
@@ -268,6 +271,82 @@ class Watch:
         self.close()
 
 
+class RangeWatch:
+    """As `kvorum.RangeWatch`, for `for`: waits for each commit. `close`, from any thread, ends it."""
+
+    def __init__(self, watch: AsyncRangeWatch, background: Background) -> None:
+        self._watch = watch
+        self._background = background
+
+    @property
+    def resume(self) -> str | None:
+        """See `kvorum.RangeWatch.resume`."""
+        return self._watch.resume
+
+    def ready(self) -> str:
+        """See `kvorum.RangeWatch.ready`."""
+        return self._background.call(self._watch.ready)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Changes:
+        try:
+            event = self._background.call(self._watch.next_event)
+        except Closed:
+            event = None
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """See `kvorum.RangeWatch.aclose`."""
+        try:
+            self._background.call(self._watch.aclose)
+        except Closed:
+            return  # closed with its client
+
+    def __enter__(self) -> Self:
+        self.ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Follower:
+    """As `kvorum.Follower`, for `for`. `close`, from any thread, ends it."""
+
+    def __init__(self, follower: AsyncFollower, background: Background) -> None:
+        self._follower = follower
+        self._background = background
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Listing | Changes:
+        try:
+            event = self._background.call(self._follower.next_event)
+        except Closed:
+            event = None
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """See `kvorum.Follower.aclose`."""
+        try:
+            self._background.call(self._follower.aclose)
+        except Closed:
+            return  # closed with its client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Kv:
     """As `kvorum.Kv`, with methods that block. May be shared by threads. Made by `kvorum.sync.open_kv`."""
 
@@ -374,6 +453,41 @@ class Kv:
             return self._kv.watch(keys, raw=raw)
 
         return Watch(self._background.call(begin), self._background)
+
+    def watch_prefix(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        since: str | None = None,
+        keys_only: bool = False,
+        progress: bool = False,
+    ) -> RangeWatch:
+        """See `kvorum.Kv.watch_prefix`."""
+
+        async def begin() -> AsyncRangeWatch:
+            return self._kv.watch_prefix(
+                prefix, start=start, end=end, since=since, keys_only=keys_only, progress=progress
+            )
+
+        return RangeWatch(self._background.call(begin), self._background)
+
+    def follow(
+        self,
+        prefix: Sequence[KeyPart] | None = None,
+        *,
+        start: Sequence[KeyPart] | None = None,
+        end: Sequence[KeyPart] | None = None,
+        keys_only: bool = False,
+        timeout: Duration | None = None,
+    ) -> Follower:
+        """See `kvorum.Kv.follow`."""
+
+        async def begin() -> AsyncFollower:
+            return self._kv.follow(prefix, start=start, end=end, keys_only=keys_only, timeout=timeout)
+
+        return Follower(self._background.call(begin), self._background)
 
     # ---- writing
 

@@ -28,6 +28,7 @@ from .admission import MAX_WEIGHT
 from .lists import ListJob
 from .local import LocalConsensus
 from .queue import Consumer
+from .range_reader import RangeReader
 from .reads import PendingRead
 from .service import NodeService, ServiceSettings, settle_down
 from .space import SpaceWatch, embedded_reserve
@@ -130,6 +131,7 @@ class EmbeddedBackend:
         self._consumers = 0
         self._lists: set[asyncio.Future[pb.ReadResult]] = set()
         self._watchers: set[asyncio.Event] = set()
+        self._readers: set[RangeReader] = set()
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -212,6 +214,20 @@ class EmbeddedBackend:
         finally:
             self._watchers.discard(wake)
             hub.remove(watch)
+
+    async def watch_range(
+        self, start: bytes, end: bytes, *, since: bytes, keys_only: bool
+    ) -> AsyncIterator[pb.WatchEvent]:
+        """See `Backend.watch_range`."""
+        self._check_open()
+        reader = RangeReader(self._service, (start, end), since, keys_only=keys_only, check=self._check_open)
+        self._readers.add(reader)
+        try:
+            while True:
+                yield await reader.next()
+        finally:
+            self._readers.discard(reader)
+            reader.close()
 
     async def consume(
         self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
@@ -338,6 +354,8 @@ class EmbeddedBackend:
                 future.set_exception(errors.Closed("this database was closed", outcome=None))
         for wake in self._watchers:
             wake.set()
+        for reader in self._readers:
+            reader.wake()
         try:
             self._store.close()
         except OSError as error:

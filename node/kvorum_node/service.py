@@ -23,6 +23,7 @@ from .lag import LoopLag
 from .lists import ListReader
 from .proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, write_proposal
 from .queue import Delivery
+from .range_watches import MAX_WATCHES, Deliver, HasRoom, RangeHub, RangeWatch
 from .reads import Reads
 from .sessions import SessionKeeper
 from .store import Store
@@ -85,6 +86,7 @@ class NodeService:
         )
         self.delivery.attach(self.proposer)
         self.hub = ChangeHub(store, timers)
+        self.ranges = RangeHub(store, timers)
         self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
         self.lists = lists if lists is not None else ListReader(store)
         self.reads = Reads(store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable)
@@ -122,6 +124,7 @@ class NodeService:
         self._leader_known_alarm.cancel()
         self.proposer.stop()
         self.hub.end_all("the node stops")
+        self.ranges.end_all("the node stops")
         self.reads.stop()
         await self.barrier.stop()
         await self.consensus.stop()
@@ -202,6 +205,28 @@ class NodeService:
             self.hub.remove(watch)
             watch.end(str(error))
 
+    def watch_range(
+        self, bounds: tuple[bytes, bytes], since: bytes, *, keys_only: bool, deliver: Deliver, has_room: HasRoom
+    ) -> RangeWatch:
+        """Watch a range; see `RangeHub.add`. Changes that are committed after this call are all told.
+
+        End it with `ranges.remove`.
+        """
+        ranges = self.ranges
+        full = ranges.is_full
+        watch = ranges.add(bounds, since, keys_only=keys_only, deliver=deliver, has_room=has_room)
+        if full:
+            self._timers.call_soon(ranges.end, watch, f"more than {MAX_WATCHES:,} ranges are watched on this node")
+        else:
+            self.barrier.wait(partial(self._range_ready, watch))
+        return watch
+
+    def _range_ready(self, watch: RangeWatch, error: RaftError | None) -> None:
+        if error is None:
+            self.ranges.begin(watch)
+        else:
+            self.ranges.end(watch, str(error))
+
     # ---- leadership
 
     @property
@@ -227,6 +252,7 @@ class NodeService:
             self.proposer,
             self.delivery,
             self.hub,
+            self.ranges,
             self.barrier,
             self.lists,
             self.reads,
@@ -252,6 +278,7 @@ class NodeService:
         if result is not None:
             if result.changed_keys:
                 self.hub.applied(result.changed_keys)
+            self.ranges.applied(applied.index, result.changed_keys)
             if result.earliest_expiry_ms is not None:
                 self.sweeper.expires(result.earliest_expiry_ms)
             if result.granted or result.ended or result.ready:
@@ -268,6 +295,7 @@ class NodeService:
         they hold.
         """
         self.hub.installed()
+        self.ranges.installed()
         self.reads.applied(index)
         self._tell_leader()
 
@@ -304,6 +332,7 @@ class NodeService:
         """No leader for three maximum election timeouts: what this node shows may be old for long (rules E2)."""
         if self.consensus.leader is None:
             self.hub.end_all("this node has lost contact with the leader")
+            self.ranges.end_all("this node has lost contact with the leader")
 
     def _session_opened(
         self, answer: Callable[[bytes, RaftError | None], None], session: Any, error: RaftError | None

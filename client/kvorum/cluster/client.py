@@ -147,6 +147,24 @@ class ClusterBackend:
             self._watches.stop(watch)
             self._wake()
 
+    async def watch_range(
+        self, start: bytes, end: bytes, *, since: bytes, keys_only: bool
+    ) -> AsyncIterator[pb.WatchEvent]:
+        """See `Backend.watch_range`. Errors while iterating: Compacted, InvalidArgument, Overloaded, WrongCluster,
+        Closed."""
+        self._check_usable()
+        watch = self._watches.start_range((start, end), since, keys_only=keys_only)
+        self._wake()
+        try:
+            while True:
+                event = await watch.next()
+                if self._watches.resume(watch):
+                    self._wake()
+                yield event
+        finally:
+            self._watches.stop(watch)
+            self._wake()
+
     async def consume(
         self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
     ) -> ClusterConsumer:

@@ -301,7 +301,9 @@ class Keeper:
             self.newest = max(self.newest, frame.reads[-1].read_versionstamp)
         if frame.watches:
             self._watches.events(frame.watches)
-            self.newest = max(self.newest, frame.watches[-1].read_versionstamp)
+            self.newest = max(self.newest, *(max(event.read_versionstamp, event.through) for event in frame.watches))
+            if self._watches.has_stops:
+                self.wake()
         if frame.deliveries:
             self._consumers.deliveries(frame.deliveries, self._writes.session_id)
         if frame.HasField("session") and self._session_asked:

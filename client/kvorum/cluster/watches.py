@@ -13,6 +13,7 @@ from typing import Final
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.ranges import RangeWatch
 
 MAX_WATCHES: Final = 10_000
 """Open watches of one client."""
@@ -41,6 +42,9 @@ class Watch:
     def stamp(self) -> bytes:
         """The newest state seen; empty before the first event."""
         return self._stamp
+
+    def registration(self, newest: bytes) -> pb.StartWatch:
+        return pb.StartWatch(id=self.id, keys=self.keys, min_versionstamp=max(newest, self.stamp))
 
     def restart(self) -> None:
         """The stream is gone; the next event is the answer to a new registration."""
@@ -84,29 +88,54 @@ class Watch:
                 self._waiter = None
 
 
+AnyWatch = Watch | RangeWatch
+
+
 class Watches:
     """All watches of a client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._last_id = 0
-        self._live: dict[int, Watch] = {}
-        self._to_start: dict[int, Watch] = {}
+        self._live: dict[int, AnyWatch] = {}
+        self._to_start: dict[int, AnyWatch] = {}
         self._to_stop: deque[int] = deque()
-        self._later: dict[int, Watch] = {}
+        self._later: dict[int, AnyWatch] = {}
+        self._paused: dict[int, RangeWatch] = {}
         self.refusals = 0
 
     def start(self, keys: Sequence[bytes]) -> Watch:
         """Register a watch. Errors: Overloaded."""
-        if len(self._live) >= MAX_WATCHES:
-            raise errors.Overloaded(f"{len(self._live):,} watches are open already")
-        self._last_id += 1
-        watch = Watch(self._last_id, keys, self._loop)
+        watch = Watch(self._next_id(), keys, self._loop)
         self._live[watch.id] = self._to_start[watch.id] = watch
         return watch
 
-    def stop(self, watch: Watch) -> None:
+    def start_range(self, bounds: tuple[bytes, bytes], since: bytes, *, keys_only: bool) -> RangeWatch:
+        """Register a watch of a range. Errors: Overloaded."""
+        watch = RangeWatch(self._next_id(), bounds, since, keys_only, self._loop)
+        self._live[watch.id] = self._to_start[watch.id] = watch
+        return watch
+
+    def _next_id(self) -> int:
+        if len(self._live) + len(self._paused) >= MAX_WATCHES:
+            raise errors.Overloaded(f"{MAX_WATCHES:,} watches are open already")
+        self._last_id += 1
+        return self._last_id
+
+    def resume(self, watch: RangeWatch) -> bool:
+        """Its consumer has fetched something; True if the watch is to be started again."""
+        if not watch.paused or not watch.has_caught_up or self._paused.pop(watch.id, None) is None:
+            return False
+        watch.paused = False
+        # under a new id, so that what is still on its way under the old one is not taken for news
+        self._last_id += 1
+        watch.id = self._last_id
+        self._live[watch.id] = self._to_start[watch.id] = watch
+        return True
+
+    def stop(self, watch: AnyWatch) -> None:
         """The watcher is gone."""
+        self._paused.pop(watch.id, None)
         if self._live.pop(watch.id, None) is None:
             return
         self._to_start.pop(watch.id, None)
@@ -116,7 +145,7 @@ class Watches:
 
     def end_all(self, problem: Callable[[], errors.KvorumError]) -> None:
         """End every watch with an error."""
-        for watch in list(self._live.values()):
+        for watch in [*self._live.values(), *self._paused.values()]:
             watch.fail(problem())
 
     @property
@@ -129,6 +158,11 @@ class Watches:
         """Watches that a node ended wait for `retry_refused`."""
         return bool(self._later)
 
+    @property
+    def has_stops(self) -> bool:
+        """Ends of watches wait to be sent."""
+        return bool(self._to_stop)
+
     def fill(self, frame: pb.ClientFrame, newest: bytes, operations: int) -> int:
         """Put registrations and their ends into a frame. `newest` is the newest state that the client has seen."""
         count = 0
@@ -138,7 +172,7 @@ class Watches:
         while self._to_start and count < operations:
             watch = self._to_start.pop(next(iter(self._to_start)))
             watch.registered = True
-            frame.watches.add(id=watch.id, keys=watch.keys, min_versionstamp=max(newest, watch.stamp))
+            frame.watches.append(watch.registration(newest))
             count += 1
         return count
 
@@ -167,10 +201,21 @@ class Watches:
             if not event.error:
                 self.refusals = 0
                 watch.event(event)
+                if isinstance(watch, RangeWatch) and watch.overfull:
+                    self._pause(watch)
             elif event.retryable:
                 self.refusals += 1
                 watch.restart()
                 self._later[watch.id] = watch
             else:
                 watch.registered = False
-                watch.fail(errors.InvalidArgument(event.error))
+                oldest = event.oldest.hex()
+                watch.fail(errors.Compacted(oldest) if oldest else errors.InvalidArgument(event.error))
+
+    def _pause(self, watch: RangeWatch) -> None:
+        """Stop it at the node until its consumer has fetched what it has."""
+        del self._live[watch.id]
+        self._to_stop.append(watch.id)
+        self._paused[watch.id] = watch
+        watch.paused = True
+        watch.restart()

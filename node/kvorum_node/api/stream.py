@@ -22,11 +22,12 @@ from kvorum_raft.errors import RaftError
 from ..admission import refuse_all
 from ..lists import ListJob
 from ..queue import Consumer
+from ..range_watches import RangeWatch
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store import check_queue_name
 from ..watches import Watch
-from .outbox import FRAME_TARGET, READS, RESULTS, Outbox
+from .outbox import FRAME_TARGET, READS, RESULTS, WATCHES, Outbox
 
 logger = logging.getLogger("kvorum.api")
 
@@ -71,6 +72,8 @@ class Stream:
         self._session_requests = 0
         self._watches: dict[int, Watch] = {}
         self._watch_ids: dict[Watch, int] = {}
+        self._ranges: dict[int, RangeWatch] = {}
+        self._stalled_ranges: list[RangeWatch] = []
         self._consumers: dict[int, Consumer] = {}
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
@@ -109,6 +112,10 @@ class Stream:
             self._service.hub.remove(watch)
         self._watch_ids.clear()
         self._watches.clear()
+        for watched in self._ranges.values():
+            self._service.ranges.remove(watched)
+        self._ranges.clear()
+        self._stalled_ranges.clear()
         self._service.reads.forget(self._stalled_reads)
         self._stalled_reads = []
         for job in list(self._lists):
@@ -168,6 +175,9 @@ class Stream:
         if self._stalled_reads:
             reads, self._stalled_reads = self._stalled_reads, []
             self._service.reads.resume(reads)
+        if self._stalled_ranges:
+            ranges, self._stalled_ranges = self._stalled_ranges, []
+            self._service.ranges.resume(ranges)
 
     def _say_why(self, reader: "asyncio.Task[None]") -> None:
         error = reader.exception() if not reader.cancelled() else None
@@ -339,16 +349,19 @@ class Stream:
     # ---- watches
 
     def _start_watch(self, start: pb.StartWatch) -> None:
+        if start.id in self._watches or start.id in self._ranges:
+            raise ProtocolError(f"watch {start.id} is open already")
+        if start.end:
+            self._start_range(start)
+            return
         problem = ""
         if not 1 <= len(start.keys) <= limits.MAX_WATCHED_KEYS:
             problem = f"a watch has 1 to {limits.MAX_WATCHED_KEYS} keys (MAX_WATCHED_KEYS), got {len(start.keys)}"
         elif any(len(key) > limits.MAX_READ_KEY_SIZE for key in start.keys):
             problem = f"a watched key has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE)"
-        elif start.id in self._watches:
-            raise ProtocolError(f"watch {start.id} is open already")
         if problem:
             self._end_watch(start.id, problem, retryable=False)
-        elif len(self._watches) >= MAX_WATCHES:
+        elif len(self._watches) + len(self._ranges) >= MAX_WATCHES:
             self._end_watch(start.id, f"more than {MAX_WATCHES:,} watches on one connection", retryable=False)
         else:
             # The barrier before its first event makes the state at least as new as anything that the client has seen.
@@ -356,11 +369,52 @@ class Stream:
             self._watches[start.id] = watch
             self._watch_ids[watch] = start.id
 
+    def _start_range(self, start: pb.StartWatch) -> None:
+        problem = ""
+        longest = max(len(start.start), len(start.end))
+        if start.keys:
+            problem = "a watch is of keys or of a range, not of both"
+        elif longest > limits.MAX_READ_KEY_SIZE:
+            problem = (
+                f"a range bound has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {longest:,}"
+            )
+        elif len(start.since) not in (0, 10):
+            problem = f"a versionstamp has 10 bytes, got {len(start.since)}"
+        elif len(self._watches) + len(self._ranges) >= MAX_WATCHES:
+            problem = f"more than {MAX_WATCHES:,} watches on one connection"
+        if problem:
+            self._end_watch(start.id, problem, retryable=False)
+            return
+        self._ranges[start.id] = self._service.watch_range(
+            (start.start, start.end),
+            start.since,
+            keys_only=start.keys_only,
+            deliver=partial(self._changes, start.id),
+            has_room=self._has_range_room,
+        )
+
+    def _has_range_room(self, watch: RangeWatch) -> bool:
+        if self._outbox.size < FRAME_TARGET:
+            return True
+        self._stalled_ranges.append(watch)
+        return False
+
+    def _changes(self, number: int, watch: RangeWatch, event: pb.WatchEvent) -> None:
+        if self._stop_listening is None:
+            return
+        event.id = number
+        self._outbox.put(WATCHES, event.SerializeToString())
+        if event.error:
+            self._ranges.pop(number, None)
+
     def _end_watch(self, number: int, why: str, *, retryable: bool) -> None:
         event = pb.WatchEvent(id=number, error=why, retryable=retryable)
-        self._outbox.put(b"\x22", event.SerializeToString())
+        self._outbox.put(WATCHES, event.SerializeToString())
 
     def _stop_watch(self, number: int) -> None:
+        watched = self._ranges.pop(number, None)
+        if watched is not None:
+            self._service.ranges.remove(watched)
         watch = self._watches.pop(number, None)
         if watch is not None:
             del self._watch_ids[watch]

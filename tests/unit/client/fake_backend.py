@@ -71,6 +71,9 @@ class FakeBackend:
         self.answers: deque[WriteOutcome | KvorumError] = deque()
         self.rows: dict[bytes, pb.KvEntry] = {}
         self.snapshots: asyncio.Queue[list[pb.KvEntry] | KvorumError | None] = asyncio.Queue()
+        self.events: asyncio.Queue[pb.WatchEvent | KvorumError | None] = asyncio.Queue()
+        """Of watches of ranges, whose beginnings are kept in `watched`."""
+        self.watched: list[pb.StartWatch] = []
         self.consumers: list[FakeConsumer] = []
         self.hold: asyncio.Event | None = None
         """Writes wait for it, if it is there."""
@@ -111,6 +114,18 @@ class FakeBackend:
                 if isinstance(snapshot, KvorumError):
                     raise snapshot
                 yield snapshot
+        finally:
+            self.watches_ended += 1
+
+    async def watch_range(
+        self, start: bytes, end: bytes, *, since: bytes, keys_only: bool
+    ) -> AsyncIterator[pb.WatchEvent]:
+        self.watched.append(pb.StartWatch(start=start, end=end, since=since, keys_only=keys_only))
+        try:
+            while (event := await self.events.get()) is not None:
+                if isinstance(event, KvorumError):
+                    raise event
+                yield event
         finally:
             self.watches_ended += 1
 
