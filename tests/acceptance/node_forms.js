@@ -1,6 +1,6 @@
 // Values between V8 and Python: what Node sees, in a form that Python can compare, and values that Node makes up.
 //
-//   node node_forms.js read            lines of hexadecimal bytes in, lines [form, bytes written again] out
+//   node node_forms.js read            lines of hexadecimal bytes in, lines [form, bytes written again] out, or null
 //   node node_forms.js make SEED COUNT lines [form, bytes by V8 itself, bytes by Node's v8.serialize] out
 'use strict';
 const v8 = require('v8');
@@ -144,8 +144,12 @@ class Maker {
 
 if (process.argv[2] === 'read') {
   for (const line of require('fs').readFileSync(0, 'utf8').split('\n').filter(Boolean)) {
-    const value = v8.deserialize(Buffer.from(line, 'hex'));
-    console.log(JSON.stringify([form(value), write(value)]));
+    let answer = null; // what V8 itself refuses
+    try {
+      const value = v8.deserialize(Buffer.from(line, 'hex'));
+      answer = [form(value), write(value)];
+    } catch { }
+    console.log(JSON.stringify(answer));
   }
 } else {
   const maker = new Maker(process.argv[3]);

@@ -57,7 +57,7 @@ def node(*arguments: str, lines: list[str] | None = None) -> list[Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[:2_000]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.split("\n") if line]
 
 
 # ---- the form of a Python value
@@ -121,7 +121,8 @@ def scalar_form(value: Any, seen: dict[int, int]) -> Any:
     if isinstance(value, float):
         return number_form(value)
     if isinstance(value, datetime):
-        return ["Date", (value - EPOCH) // timedelta(milliseconds=1)]
+        past = value < EPOCH  # JavaScript cuts microseconds off towards 1970
+        return ["Date", (-1 if past else 1) * (abs(value - EPOCH) // timedelta(milliseconds=1))]
     if isinstance(value, bytes):
         return ["view", "Uint8Array", value.hex()]
     if isinstance(value, JSArrayBuffer):

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_scripts_are_executable_and_short() -> None:
-    for script in ("demo", "test", "lint", "proto", "lock", "cluster", "chaos", "sim"):
+    for script in ("demo", "test", "lint", "proto", "lock", "cluster", "chaos", "sim", "acceptance"):
         path = ROOT / "scripts" / script
         assert os.access(path, os.X_OK), f"{script} is not executable"
         assert len(path.read_text().splitlines()) <= 30, f"{script} is a program, not a script"

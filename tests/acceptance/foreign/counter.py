@@ -6,7 +6,8 @@ of every single step how often it was applied. Two trials:
 - the node that serves the clients survives: a step that was answered is applied once, one whose outcome was reported as
   unknown at most once, and nothing else is reported. The basic calls go on beside it without any error.
 - the serving node is the one that dies: Deno and `denokv` send the same bytes again, without anything to know them by,
-  so a step may be applied as often as it was sent. A tap in between counts that. What was answered is applied.
+  so a step may be applied as often as it was sent. A tap in between counts that. What was answered is applied. A watch
+  of Deno's goes on by itself.
 """
 
 import re
@@ -101,6 +102,23 @@ if (reader) {
 return round;
 """
 
+JAVASCRIPT_WATCH = """
+let emissions = 0, last;
+const reader = kv.watch([[p, "count"]]).getReader();
+const watching = (async () => {
+  for (let emission; !(emission = await reader.read()).done; emissions++) last = emission.value[0].value?.value;
+})();
+while (!tools.state.stop) await tools.sleep(20);
+for (let waited = 0; ; waited++) {
+  const newest = (await kv.get([p, "count"])).value?.value;
+  if (last === newest) break;
+  if (waited === 600) throw new Error(`the watch shows ${last}, not ${newest}`);
+  await tools.sleep(100);
+}
+await reader.cancel();
+return emissions;
+"""
+
 PYTHON_BASICS = """
 round = 0
 while not tools.state.get("stop"):
@@ -127,7 +145,7 @@ class Count:
     arrivals: Counter[str] | None = None
     """How often each step was sent, where that was counted."""
     rounds: int = 0
-    """Rounds of the basic calls."""
+    """Rounds of the basic calls, or emissions of a watch."""
 
     def numbers(self) -> dict[str, int]:
         errors = [outcome for outcome in self.outcomes.values() if outcome != "ok"]
@@ -193,7 +211,7 @@ class Trial:
                     url = taps[kind].url
                 clients[kind] = stack.enter_context(Foreign(kind, [url], self.folder))
             steps = {kind: self._steps(client) for kind, client in clients.items()}
-            basics = {} if self.serving_dies else {kind: self._basics(client) for kind, client in clients.items()}
+            basics = {kind: program for kind, client in clients.items() if (program := self._basics(client))}
             self._watched = [*steps.values(), *basics.values()]
             until = time.monotonic() + seconds
             while self.kills < kills or time.monotonic() < until:
@@ -221,7 +239,9 @@ class Trial:
         code = PYTHON_STEPS if client.kind == "denokv" else JAVASCRIPT_STEPS
         return client.start(code, p=client.kind, workers=WORKERS)
 
-    def _basics(self, client: Foreign) -> "Future[Any]":
+    def _basics(self, client: Foreign) -> "Future[Any] | None":
+        if self.serving_dies:  # of the two that can watch, Deno connects again by itself
+            return client.start(JAVASCRIPT_WATCH, p=client.kind) if client.kind == "deno" else None
         code = PYTHON_BASICS if client.kind == "denokv" else JAVASCRIPT_BASICS
         return client.start(code, p="basics of " + client.kind)
 

@@ -173,7 +173,7 @@ def test_a_key_expires(client: Client, p: str) -> None:
         """
         from datetime import UTC, datetime, timedelta
         from denokv._kv_writes import Set
-        await kv.write(Set((p,), 1, expire_at=datetime.now(UTC) + timedelta(seconds=1)))
+        await kv.write(Set((p,), 1, expire_at=datetime.now(UTC) + timedelta(seconds=2)))
         """,
         p=p,
     )

@@ -20,7 +20,8 @@ def test_counters_while_leaders_are_killed(clients_installed: None, tmp_path: Pa
     for count in counts:
         assert not count.faults(), (count.kind, count.numbers())
         assert count.numbers()["ok"] >= 10, (count.kind, count.numbers())
-        assert serving_dies or count.rounds > 5
+        if not serving_dies or count.kind == "deno":
+            assert count.rounds > 5, count.numbers()
 
 
 def test_the_judge_finds_what_is_wrong() -> None:

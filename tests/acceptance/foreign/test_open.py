@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvorum_node.dev_cluster import DevCluster
-from tests.acceptance.foreign.conftest import NODES
+from tests.acceptance.foreign.conftest import NODES, Client, at
 from tests.acceptance.foreign.process import Foreign, Refused, deno, environment
 
 
@@ -61,3 +61,25 @@ def test_a_program_that_names_no_database(clients_installed: None, nodes: DevClu
 def test_a_closed_port_is_said_at_once(clients_installed: None, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="failed to connect to"):
         Foreign("deno", ["http://127.0.0.1:1"], tmp_path).close()
+
+
+@at(["@deno/kv"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_each_version_of_the_protocol(client: Client, p: str, version: int) -> None:
+    found = client(
+        """
+        const other = await tools.openKv(url, { supportedVersions: [version] });
+        const absent = { key: [p], versionstamp: null };
+        const results = [];
+        for (let i = 0; i < 2; i++)
+          results.push((await other.atomic().check(absent).set([p], { version }).commit()).ok);
+        await other.atomic().sum([p, "sum"], 5n).commit();
+        results.push((await other.get([p])).value, (await tools.collect(other.list({ prefix: [p] })))[0].value);
+        other.close();
+        return results;
+        """,
+        p=p,
+        url=client.url,
+        version=version,
+    )
+    assert found == [True, False, {"version": version}, {"$u64": "5"}]

@@ -81,11 +81,21 @@ def test_ten_keys_each_in_its_place(client: Client, p: str, watching: Any) -> No
     stream.until([0, None, 2, None, 4, None, 6, None, 8, 9])
 
 
-@at(WATCHERS)
-def test_a_key_that_expires_is_seen_to_go(client: Client, p: str, watching: Any) -> None:
-    client("await kv.set([p, 'a'], 1, { expireIn: 700 })", p=p)
+@at(WATCHERS, own=True)
+def test_a_raw_watch_shows_what_changes_nothing(client: Client, p: str, watching: Any) -> None:
+    """Deleting a deleted key is a mutation of it too."""
     stream = watching(["a"], True)
-    assert stream.next() == [(1, True)]
+    assert stream.next() == [(None, False)]
+    client("await kv.delete([p, 'a'])", p=p)
+    assert stream.next() == [(None, False)]
+
+
+@at(WATCHERS, [1])
+def test_a_key_that_expires_is_seen_to_go(client: Client, p: str, watching: Any) -> None:
+    stream = watching(["a"], True)
+    assert stream.next() == [(None, False)]
+    client("await kv.set([p, 'a'], 1, { expireIn: 1000 })", p=p)
+    stream.until([1])
     stream.until([None])
 
 
