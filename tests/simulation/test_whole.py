@@ -96,6 +96,22 @@ def test_a_plot_is_fatal_to_a_product_without_its_rule(plot: str, rule: str, fin
     assert f"plot {plot} {played}" in whole.stdout
 
 
+def test_a_killed_leader_is_soon_followed_by_another_one() -> None:
+    """Twenty times; `python -m tests.simulation.whole.elections` kills as often as one likes."""
+    command = [sys.executable, "-m", "tests.simulation.whole.elections"]
+    for kills, aim, status in (("20", "2.0", 0), ("2", "0.4", 1)):  # nobody campaigns as early as that
+        ended = subprocess.run(
+            [*command, "--kills", kills, "--aim", aim],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == status, ended.stdout + ended.stderr
+        assert f"elections: disk good kills {kills} " in ended.stdout
+
+
 def test_no_rule_is_forgotten() -> None:
     assert len(RULES) == 10
     with pytest.raises(KeyError):
