@@ -187,6 +187,34 @@ def test_what_node_makes_up_is_read_as_what_it_is(seed: int) -> None:
             assert not difference(form(decode_payload(b"\xff\x10" + data[2:])), expected)
 
 
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    spoilt = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        if len(spoilt) == 2:
+            break
+        at = rng.randrange(2, len(spoilt))
+        spoilt[at : at + rng.randrange(2)] = rng.choice(
+            [b"", rng.randbytes(1), bytes((spoilt[at] + 1 & 255,)), bytes((rng.choice(b'"IoA$;:^BVDUaRrs~S'),))]
+        )
+    return bytes(spoilt)
+
+
+def test_damaged_values_are_read_as_node_reads_them_or_not_at_all() -> None:
+    rng = random.Random(4)
+    whole = [bytes.fromhex(written) for _, written, _ in node("make", "3", "400")]
+    cases = [damaged(rng, rng.choice(whole)) for _ in range(4_000)]
+    both = 0
+    for data, answer in zip(cases, node("read", lines=[data.hex() for data in cases]), strict=True):
+        try:
+            value = decode_payload(data)
+        except DataError:
+            continue
+        if answer is not None:
+            both += 1
+            assert not difference(form(value), answer[0]), data.hex()
+    assert both > 400
+
+
 # ---- writing
 
 

@@ -53,6 +53,12 @@ _MALFORMED: Final = (
     struct.error,
 )
 """What `v8serialize` raises for bytes that are no value."""
+_OF_A_PROCESS: Final = (
+    SerializationTag.kSharedArrayBuffer,
+    SerializationTag.kArrayBufferTransfer,
+    SerializationTag.kSharedObject,
+)
+"""Tags that refer to what another process holds in memory; no program can store them."""
 _DENO_HOST: Final = b"\xff\xff\xff\xff\x0f"
 """How Deno begins its host objects; those of Node begin with the number of a type of views."""
 
@@ -223,15 +229,13 @@ def loads(data: bytes) -> object:
     )
     try:
         found = v8serialize.loads(HEADER + data[2:], decode_steps=(_read_plain, reader))
+        if found is JSHole:
+            raise _Unreadable("it is a hole without an array")
         return _Plain().convert(found)
     except RecursionError:
         raise DataError("this value cannot be decoded: it is nested too deeply") from None
-    except _Merged:
-        raise DataError(
-            "this value cannot be decoded: a Map or Set holds null also as undefined, or a number also as a BigInt"
-        ) from None
-    except _DenoHost:
-        raise DataError("this value cannot be decoded: it holds a Blob, File, CryptoKey or DOMException") from None
+    except _Unreadable as problem:
+        raise DataError(f"this value cannot be decoded: {problem}") from None
     except _MALFORMED as problem:
         text = getattr(problem, "message", None) or f"{type(problem).__name__}: {problem}"
         raise DataError(f"this value cannot be decoded: {text}") from None
@@ -243,15 +247,20 @@ def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn
     if tag is SerializationTag.kDouble:
         return number_of(stream.read_double())
     if tag is SerializationTag.kDate:
-        moment = moment_of(stream.read_double())
+        try:
+            moment = moment_of(stream.read_double())
+        except (ValueError, OverflowError):
+            raise _Unreadable("a Date is invalid or outside the years 1 to 9999") from None
         stream.objects.record_reference(moment)
         return moment
     if tag is SerializationTag.kTwoByteString:
         size = stream.read_varint()
         return bytes(stream.read_bytes(size)).decode("utf-16-le", "surrogatepass")
+    if tag in _OF_A_PROCESS:
+        raise _Unreadable(f"{tag.name} means nothing outside of the process that wrote it")
     if tag is SerializationTag.kHostObject:
         if bytes(stream.data[stream.pos : stream.pos + len(_DENO_HOST)]) == _DENO_HOST:
-            raise _DenoHost
+            raise _Unreadable("it holds a Blob, File, CryptoKey or DOMException")
         # V8 counts it, the library does not: every reference behind it would lead to another object.
         view = next(tag)
         stream.objects.record_reference(view)
@@ -259,12 +268,11 @@ def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn
     return next(tag)
 
 
-class _DenoHost(Exception):
-    """A Blob, File, CryptoKey or DOMException of Deno's: Python has nothing of the kind."""
+class _Unreadable(Exception):
+    """Python has nothing of the kind; says of what."""
 
 
-class _Merged(Exception):
-    """1 and 1n, or undefined and null, which JavaScript tells apart, became one element."""
+_MERGED: Final = "a Map or Set holds null also as undefined, or a number also as a BigInt"
 
 
 class _WholeMap(JSMap[object, object]):
@@ -276,7 +284,7 @@ class _WholeMap(JSMap[object, object]):
             self[key] = item
             count += 1
         if count != len(self):
-            raise _Merged
+            raise _Unreadable(_MERGED)
 
 
 class _WholeSet(JSSet[object]):
@@ -288,7 +296,7 @@ class _WholeSet(JSSet[object]):
             self.add(item)
             count += 1
         if count != len(self):
-            raise _Merged
+            raise _Unreadable(_MERGED)
         return self
 
 
