@@ -239,27 +239,35 @@ class RangeHub:
 
     def _step(self, snapshot: Snapshot, watch: RangeWatch, newest: bytes, oldest: bytes) -> int:
         """Give a watch its slice; returns the number of changes looked at."""
-        seen, event = 0, pb.WatchEvent()
         if not watch.touched:
             self._catch_up(watch, self._newest)
-            event.through = watch.through
         elif watch.through < (oldest or newest):
             self._compacted += 1
             self._end(watch, _compacted(watch.through, oldest or newest))
             return _EACH
-        else:
-            event, seen, watch.touched = self._slice(snapshot, watch, newest)
+        if watch.mark_due:
+            # alone, so that a watcher knows from its first event where it began
+            watch.mark_due = False
+            self._tell(watch, pb.WatchEvent(through=watch.through))
             if watch.touched:
                 self._queue(watch)
-            else:
-                self._catch_up(watch, newest)
-                event.through = watch.through
-        if event.changes or (watch.mark_due and event.through):
-            watch.mark_due = False
-            self._events += 1
-            self._changes += len(event.changes)
-            watch.deliver(watch, event)
+            return _EACH
+        if not watch.touched:
+            return _EACH
+        event, seen, watch.touched = self._slice(snapshot, watch, newest)
+        if watch.touched:
+            self._queue(watch)
+        else:
+            self._catch_up(watch, newest)
+            event.through = watch.through
+        if event.changes:
+            self._tell(watch, event)
         return seen + _EACH
+
+    def _tell(self, watch: RangeWatch, event: pb.WatchEvent) -> None:
+        self._events += 1
+        self._changes += len(event.changes)
+        watch.deliver(watch, event)
 
     def _slice(self, snapshot: Snapshot, watch: RangeWatch, newest: bytes) -> tuple[pb.WatchEvent, int, bool]:
         """An event, the number of changes looked at, and whether there is more."""
@@ -350,6 +358,6 @@ def _event(found: list[tuple[bytes, bytes]], watch: RangeWatch, through: bytes) 
 
 def _compacted(since: bytes, oldest: bytes) -> pb.WatchEvent:
     return pb.WatchEvent(
-        error=f"changes after {since.hex()} are not kept any more: list what there is, and go on from {oldest.hex()} on",
+        error=f"changes after {since.hex()} are not kept any more: list what there is, and go on from {oldest.hex()}",
         oldest=oldest,
     )

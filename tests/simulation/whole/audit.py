@@ -83,7 +83,14 @@ def _rebuild(machine: "Machine", judge: "Judge", folder: Path) -> None:
     checkpoints = Checkpoints(folder / "checkpoints", sync=lambda path: None, copier=PlainCopier())
     checkpoints.load()
     host = _Elsewhere()
-    state = Store.open(folder / "state", durable=False, host=host, open_env=vault.open, run_aside=lambda job: job())
+    state = Store.open(
+        folder / "state",
+        durable=False,
+        host=host,
+        open_env=vault.open,
+        run_aside=lambda job: job(),
+        history_bounds=machine.history_bounds,
+    )
     try:
         restore(state, checkpoints, journal)
         if state.applied_index < journal.base_index:

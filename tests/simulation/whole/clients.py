@@ -18,6 +18,7 @@ from kvorum.cluster.client import ClusterBackend
 from tests.simulation.whole.clock import Clock, ProcessLoop
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.network import End, Network
+from tests.simulation.whole.ranges import EXPIRING, WATCHED, RangeWatcher
 from tests.simulation.whole.rpc import SimConnection
 
 KEYS = ("ka", "kb", "kc", "kn")
@@ -42,6 +43,11 @@ class Clients:
         self.alive: list[Client] = []
         self._dead: list[Client] = []
         self._working = True
+        self._ranges = [
+            RangeWatcher(f"the watcher of {start!r}", (start, end), judge, random.Random(f"{seed}-{start!r}"))
+            for start, end in (WATCHED, EXPIRING)
+        ]
+        """Of the client that does not consume, whoever that is now."""
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +64,8 @@ class Clients:
     def _start(self, consume: bool) -> None:
         client = Client(len(self.alive) + len(self._dead), *self._world, consume=consume)
         self.alive.append(client)
+        if not consume:
+            client.ranges = self._ranges
         client.begin(2)
         if not self._working:
             client.finish()
@@ -117,6 +125,8 @@ class Client:
         self._consumer: Any = None
         self.backend: ClusterBackend | None = None
         self.working = True
+        self._over = asyncio.Event()
+        self.ranges: list[RangeWatcher] = []
         self.handling = 0
         self.busy = 0
         self.closed = False
@@ -163,6 +173,8 @@ class Client:
             self._consumer = await backend.consume(QUEUE, credits=4, concurrency=2, deliver=self._deliver)
         else:
             self._spawn(self._watch)
+            for watcher in self.ranges:
+                self._spawn(partial(watcher.run, backend, self._over))
             self._spawn(self._probe)
         for _ in range(workers):
             self._spawn(self._work)
@@ -217,6 +229,7 @@ class Client:
     def finish(self) -> None:
         """Begin nothing new."""
         self.working = False
+        self.loop.run(self._over.set)
 
     @property
     def idle(self) -> bool:
@@ -315,6 +328,7 @@ class Client:
         read = pb.Read(keys=[] if as_range else [key.encode() for key in keys])
         if as_range:
             read.ranges.add(start=b"k", end=b"l", limit=100)
+            read.ranges.add(start=b"k", end=b"l", count_only=True)
         invoked = self._now()
         try:
             answer = await self.backend.read(read, timeout=WRITE_TIMEOUT)
@@ -326,6 +340,8 @@ class Client:
         entries = list(answer.entries)
         if as_range:
             found = {entry.key: entry for entry in answer.ranges[0].entries}
+            if answer.ranges[1].count != len(found):
+                self.judge.broken(f"client {self.name} counted {answer.ranges[1].count} keys of {len(found)}")
             entries = [found.get(key.encode(), pb.KvEntry()) for key in keys]
         seen = tuple(_seen(entry) for entry in entries)
         self._record(Operation(self.number, kind, invoked, self._now(), "ok", reads=keys, seen=seen))
@@ -375,6 +391,9 @@ class Client:
             encoding=_LE64,
             expire_in_ms=time,
         )
+        if self._next % 2:  # it gets the time that its name says only by being touched
+            op.mutations[0].expire_in_ms = 20
+            op.mutations.add(key=op.mutations[0].key, type=pb.MUTATION_TYPE_TOUCH, expire_in_ms=time)
         try:
             await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
         except errors.KvorumError as error:
@@ -397,6 +416,10 @@ class Client:
             op.checks.add(key=check.key.encode(), versionstamp=bytes.fromhex(check.versionstamp or ""))
         for effect in effects:
             value = b"" if effect.action == "delete" else effect.argument.to_bytes(8, "little")
+            if effect.action == "delete" and self._next % 2:
+                key = effect.key.encode()
+                op.mutations.add(key=key, type=pb.MUTATION_TYPE_DELETE_RANGE, end=key + b"\0")
+                continue
             op.mutations.add(key=effect.key.encode(), type=_ACTIONS[effect.action], value=value, encoding=_LE64)
         op.mutations.add(key=mark.encode(), type=_ACTIONS["sum"], value=(1).to_bytes(8, "little"), encoding=_LE64)
         if message:

@@ -18,6 +18,7 @@ from kvorum_node.store import Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.machines import EPOCH_MS
+from tests.simulation.whole.ranges import Stretch, judge_stretches
 from tests.simulation.whole.votes import Votes
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Judge:
         self._attempts: dict[bytes, int] = {}
         self._answers: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self.history: list[Operation] = []
+        self.stretches: list[Stretch] = []
+        """What watchers of ranges were told."""
         self.undecided = False
         """A checker gave up on the history, which therefore proves nothing."""
         self.messages: dict[str, str] = {}
@@ -269,6 +272,7 @@ class Judge:
                     self.broken(f"client {name} watches {entry.key!r} and was not told of its last change")
 
     def check_history(self) -> None:
+        judge_stretches(self, self.stretches, self.history)
         for checker in (serializability, linearizability):
             verdict = checker.check(self.history)
             self.undecided |= verdict.state == "undecided"

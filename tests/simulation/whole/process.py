@@ -101,6 +101,7 @@ class Process:
             host=machine,
             open_env=machine.open_env,
             slice_commits=machine.slice_commits,
+            history_bounds=machine.history_bounds,
             run_aside=self._run_aside,
         )
         if machine.starts > 1:
