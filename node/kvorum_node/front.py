@@ -9,6 +9,7 @@ While nobody leads, everything is held: clients of KV Connect do not fail over b
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -26,6 +27,8 @@ from .service import NodeService
 FIRST_PAUSE: Final = 0.02
 MAX_PAUSE: Final = 0.25
 """Seconds before a refused read is tried again; sooner if the leader changes."""
+WOKEN: Final = 8
+"""Watchers woken in one turn of the loop: each builds and sends a frame, 0.1 ms and more."""
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds that one round of connecting the session client may take."""
 
@@ -47,6 +50,8 @@ class Front:
         self._client: ClusterBackend | None = None
         self._opening: asyncio.Task[ClusterBackend] | None = None
         self._closed = False
+        self._to_wake: deque[asyncio.Event] = deque()
+        self._waking = False
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, and replaced, when the leader changes."""
         self._stop_listening = service.on_leader(self._tell)
@@ -56,24 +61,29 @@ class Front:
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
         """See `Backend.read`."""
         whole = pb.ReadResult()
-        for part in await self.read_parts(read, timeout=timeout):
-            ranges = whole.ranges
-            if not ranges:
-                ranges.extend(pb.RangeResult() for _ in part.ranges)
-            for have, more in zip(ranges, part.ranges, strict=True):
+
+        def take(part: pb.ReadResult | None) -> None:
+            if part is None:
+                whole.Clear()
+                return
+            if not whole.ranges:
+                whole.ranges.extend(pb.RangeResult() for _ in part.ranges)
+            for have, more in zip(whole.ranges, part.ranges, strict=True):
                 have.entries.extend(more.entries)
                 have.count += more.count
-            part.ClearField("ranges")
-            whole.MergeFrom(part)
-        whole.more = False
+
+        last = await self.read_slices(read, take, timeout=timeout)
+        last.ClearField("ranges")
+        whole.MergeFrom(last)
         return whole
 
-    async def read_parts(
-        self, read: pb.Read, *, timeout: float, room: Callable[[int], None] | None = None
-    ) -> list[pb.ReadResult]:
+    async def read_slices(
+        self, read: pb.Read, take: Callable[[pb.ReadResult | None], None], *, timeout: float
+    ) -> pb.ReadResult:
         """The same answer in slices, which are to be put together: their sizes are bounded, that of a list is not.
 
-        `room` hears of the bytes of each slice, of 0 when the read begins anew; it may raise to end the read.
+        `take` gets each slice, the last included, and None when the read begins anew; what it raises of `kvorum.errors`
+        ends the read. Returns the last slice, which has all but the rows of the others.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -81,13 +91,13 @@ class Front:
         while True:
             self._check_open()
             news = self._news
-            parts = await self._try_to_read(read, deadline, last, room)
-            answer = parts[-1]
+            answer = await self._try_to_read(read, deadline, last, take)
             if answer.status == pb.READ_STATUS_OK:
-                return parts
+                return answer
             if answer.status == pb.READ_STATUS_INVALID:
                 raise errors.InvalidArgument(answer.message)
             last = answer.message
+            take(None)
             if not await self._pause(news, min(pause, deadline - loop.time())):
                 raise errors.Unavailable(f"no answer within {timeout:g} s: {last}")
             pause = min(MAX_PAUSE, pause * 2)
@@ -117,7 +127,7 @@ class Front:
             news = self._news
             unreadable = service.unreadable()
             if not unreadable:
-                watch = service.watch(list(keys), lambda _: wake.set())
+                watch = service.watch(list(keys), lambda _: self._wake(wake))
                 try:
                     while not watch.ended:
                         await wake.wait()
@@ -196,6 +206,20 @@ class Front:
 
     # ---- inside
 
+    def _wake(self, watcher: asyncio.Event) -> None:
+        """A thousand watchers of one key must not have the loop all at once."""
+        self._to_wake.append(watcher)
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WOKEN, len(self._to_wake))):
+            self._to_wake.popleft().set()
+        self._waking = bool(self._to_wake)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
     def _check_open(self) -> None:
         if self._closed:
             raise errors.Closed("this node stops")
@@ -232,13 +256,11 @@ class Front:
         return client
 
     async def _try_to_read(
-        self, read: pb.Read, deadline: float, last: str, room: Callable[[int], None] | None
-    ) -> list[pb.ReadResult]:
+        self, read: pb.Read, deadline: float, last: str, take: Callable[[pb.ReadResult | None], None]
+    ) -> pb.ReadResult:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[pb.ReadResult]] = loop.create_future()
-        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, [], room))
-        if room is not None:
-            room(0)
+        future: asyncio.Future[pb.ReadResult] = loop.create_future()
+        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, take))
         self._service.reads.submit([item])
         try:
             async with asyncio.timeout_at(deadline):
@@ -261,26 +283,24 @@ class Front:
         news.set_result(None)
 
 
-def _resolve(future: "asyncio.Future[list[pb.ReadResult]]", answer: pb.ReadResult) -> None:
+def _resolve(future: "asyncio.Future[pb.ReadResult]", answer: pb.ReadResult) -> None:
     if not future.done():
-        future.set_result([answer])
+        future.set_result(answer)
 
 
 def _gather(
-    future: "asyncio.Future[list[pb.ReadResult]]",
-    parts: list[pb.ReadResult],
-    room: Callable[[int], None] | None,
+    future: "asyncio.Future[pb.ReadResult]",
+    take: Callable[[pb.ReadResult | None], None],
     job: ListJob,
     part: pb.ReadResult,
 ) -> None:
-    """Keep the slices of a list."""
+    """Hand the slices of a list on."""
     if future.done():
         job.cancel()
         return
-    parts.append(part)
-    if room is not None:
+    if part.status == pb.READ_STATUS_OK:
         try:
-            room(part.ByteSize())
+            take(part)
         except errors.KvorumError as error:
             future.set_exception(error)
             job.cancel()
@@ -288,4 +308,4 @@ def _gather(
     if part.more:
         job.resume()
     else:
-        future.set_result(parts)
+        future.set_result(part)

@@ -14,6 +14,7 @@ before, so a change of the leader is a slow answer and no error. Never 429, whic
 
 import asyncio
 import logging
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -40,6 +41,8 @@ MAX_BODIES: Final = 128 * 1_048_576
 """Bytes of requests that are received or held."""
 MAX_ANSWERS: Final = 256 * 1_048_576
 """Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
+MAX_LISTS: Final = 16
+"""Lists that are being read at a time; others wait."""
 SMALL: Final = 65_536
 MAX_SMALL_ANSWERS: Final = 64 * 1_048_576
 """The same for those of at most 64 KiB: whoever reads large ones slowly must not be in the way of all others."""
@@ -78,6 +81,9 @@ class App:
         self._health = health
         self._metrics = metrics
         self._mode = mode
+        self._rng = random.Random()
+        self._loop = asyncio.get_running_loop()
+        self._lists = asyncio.Semaphore(MAX_LISTS)
         self._held = held
         self.under_way = 0
         """Requests that are being received, held or answered; endless answers have a bound of their own."""
@@ -178,7 +184,7 @@ class App:
         return response or await self._list(datapath.ranges_of(wanted), relabelling)
 
     async def _points(self, points: datapath.Points, relabelling: Callable[[bytes], bytes] | None) -> Response | None:
-        entries = (await self._front.read_parts(points.read, timeout=self._held))[0].entries
+        entries = (await self._front.read(points.read, timeout=self._held)).entries
         if not points.certain and not all(entry.versionstamp for entry in entries):
             return None
         if relabelling is not None:
@@ -193,36 +199,47 @@ class App:
         return Response(200, PROTOBUF, chunks, on_done=share.release)
 
     async def _list(self, read: pb.Read, relabelling: Callable[[bytes], bytes] | None) -> Response:
+        """Slices are encoded as they come, so nothing is held twice; and only some lists are read at a time, since
+        each has a slice under way that nobody has counted yet."""
+        deadline = self._loop.time() + self._held
         share = Share(self._answers)
+        ranges: list[list[bytes]] = []
 
-        def room(size: int) -> None:
-            if not size:
+        def take(part: pb.ReadResult | None) -> None:
+            if part is None or not ranges:
                 share.release()
+                ranges[:] = [[] for _ in read.ranges]
+            if part is None:
                 return
-            try:
-                share.take(size)
-            except Refusal as refusal:
-                raise errors.Overloaded(refusal.text) from None
+            for pieces, found in zip(ranges, part.ranges, strict=True):
+                if relabelling is not None:
+                    _relabel(found.entries)
+                piece = found.SerializeToString()
+                try:
+                    share.take(len(piece))
+                except Refusal as refusal:
+                    raise errors.Overloaded(refusal.text) from None
+                pieces.append(piece)
 
         try:
-            parts = await self._front.read_parts(read, timeout=self._held, room=room)
-            ranges: list[list[bytes]] = [[] for _ in read.ranges]
-            for part in parts:
-                for pieces, found in zip(ranges, part.ranges, strict=True):
-                    if relabelling is not None:
-                        _relabel(found.entries)
-                    pieces.append(found.SerializeToString())
-                if len(parts) > 1:
-                    await asyncio.sleep(0)  # a slice in a turn of the loop
-        finally:
+            async with asyncio.timeout_at(deadline):
+                await self._lists.acquire()
+        except TimeoutError:
+            raise unavailable("too many lists are being read") from None
+        try:
+            await self._front.read_slices(read, take, timeout=max(0.001, deadline - self._loop.time()))
+        except BaseException:
             share.release()
-        return self._counted(datapath.ranges_output(ranges))
+            raise
+        finally:
+            self._lists.release()
+        return Response(200, PROTOBUF, datapath.ranges_output(ranges), on_done=share.release)
 
     async def _write(self, request: Request) -> Response:
         self._check(request)
         wanted = datapath.write_of(request.body)
         self._counts["writes"] += 1
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         deadline = loop.time() + self._held
         if datapath.has_times(wanted) and not await self._front.leader_known(self._held):
             raise unavailable("no leader is known; not applied")
@@ -252,7 +269,7 @@ class App:
         self._watches[request.connection] += 1
         share = Share(self._answers)
         try:
-            async with aclosing(frames(self._front.watch(keys), self._relabelling(request))) as stream:
+            async with aclosing(frames(self._front.watch(keys), self._relabelling(request), self._rng)) as stream:
                 async for frame in stream:
                     share.take(len(frame))
                     yield frame

@@ -10,7 +10,9 @@ import logging
 from collections import deque
 from typing import Final, Protocol, cast
 
-logger = logging.getLogger("kvorum.http")
+from kvorum_raft.quiet_log import QuietLog
+
+_logger = logging.getLogger("kvorum.http")
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_INBOX: Final = 65_536
@@ -72,6 +74,7 @@ class Host(Protocol):
     """What a connection needs of its server."""
 
     loop: asyncio.AbstractEventLoop
+    quiet: QuietLog
     draining: bool
 
     def schedule(self, connection: "Connection") -> None: ...
@@ -149,7 +152,7 @@ class Connection(asyncio.Protocol):
             more = self._step()
             self._write()
         except Exception:  # one connection's trouble is nobody else's
-            logger.exception("a connection from %s is cut after a fault of this node", self.peer)
+            _logger.exception("a connection from %s is cut after a fault of this node", self.peer)
             self.abort()
             return
         if more:
@@ -163,11 +166,11 @@ class Connection(asyncio.Protocol):
         elif self._closing:
             if now - self._quiet_since > CLOSE_STALL:
                 self.abort()
-        elif self.scheduled:
-            pass  # it is waiting for us
         elif codec is not None and codec.busy():
             self._midway_since = None
             codec.check(now)
+        elif self.scheduled:
+            pass  # it is waiting for us
         elif self._served and (codec is None or not codec.midway()):
             self._midway_since = None
             if now - self._quiet_since > IDLE_TIMEOUT:
@@ -217,6 +220,10 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
+
+    def blame(self, key: str, what: str) -> None:
+        """Log what the client did wrong; once in a while, since it can do it at will."""
+        self._host.quiet.warning(key, f"a connection from {self.peer} {what}")
 
     # ---- inside
 

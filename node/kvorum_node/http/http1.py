@@ -5,7 +5,6 @@ a client sends ahead waits in the connection's inbox.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -16,8 +15,6 @@ from .app import App
 from .connection import Connection
 from .exchange import Exchange
 from .message import Request
-
-logger = logging.getLogger("kvorum.http")
 
 MAX_HEAD: Final = 16_384
 """Bytes of a request line and its headers."""
@@ -171,7 +168,7 @@ class Http1:
         self._advance()
 
     def _broken(self, error: h11.RemoteProtocolError) -> None:
-        logger.info("a connection from %s broke the rules of HTTP/1.1: %s", self._connection.peer, error)
+        self._connection.blame("http1", f"broke the rules of HTTP/1.1: {str(error)[:80]!r}")
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [(b"content-length", b"0"), (b"connection", b"close"), (b"date", self._date())]
             self._put(h11.Response(status_code=error.error_status_hint, headers=headers))

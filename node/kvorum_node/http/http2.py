@@ -8,7 +8,6 @@ empty frames) costs its sender as much as us, in the small share of the loop tha
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -26,8 +25,6 @@ from .connection import PREFACE, Connection
 from .exchange import Exchange
 from .message import Request
 
-logger = logging.getLogger("kvorum.http")
-
 MAX_STREAMS: Final = 512
 MAX_HEADERS: Final = 8_192
 """Bytes of a request's headers, both as sent and unpacked: unpacking them costs almost a microsecond a byte, in one
@@ -41,6 +38,8 @@ MAX_RESETS: Final = 200
 _HEADERS: Final = 1
 _GOAWAY: Final = 7
 _CONTINUATION: Final = 9
+MAX_LATE: Final = 16
+"""Requests of one connection that may be given up because the client was too slow."""
 MAX_DISCARDED: Final = 4 * 1_048_576
 """Bytes of a refused body that are thrown away before its stream is reset."""
 
@@ -82,6 +81,7 @@ class Http2:
         self._blocked: set[int] = set()
         """Streams whose window is closed."""
         self._resets = MAX_RESETS
+        self._late = 0
         self._draining = False
         self._extra = b""
         self._skip = len(PREFACE)
@@ -101,13 +101,12 @@ class Http2:
     def receive(self, data: bytes) -> int:
         taken, frames = self._frames(data)
         if taken < 0:
-            logger.warning("a connection from %s sends headers that are too large: cut off", self._connection.peer)
-            self._cut_off()
+            self._cut_off("headers", "sends headers that are too large")
             return len(data)
         try:
             events = self._h2.receive_data(frames)
         except h2.exceptions.ProtocolError as error:
-            logger.info("a connection from %s broke the rules of HTTP/2: %s", self._connection.peer, error)
+            self._connection.blame("http2", f"broke the rules of HTTP/2: {str(error)[:80]!r}")
             self._connection.close()
             return taken
         for event in events:
@@ -140,6 +139,11 @@ class Http2:
 
     def check(self, now: float) -> None:
         late = [number for number, exchange in self._exchanges.items() if exchange.overdue(now)]
+        self._late += len(late)
+        if self._late > MAX_LATE:
+            # What is on its way of their bodies would be worked off long after they were given up.
+            self._cut_off("late", "is too slow with everything")
+            return
         for number in late:
             self._reset(number, h2.errors.ErrorCodes.CANCEL)
         if late:
@@ -198,7 +202,8 @@ class Http2:
                     kept.append(head)
         return at, b"".join(kept)
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, key: str, what: str) -> None:
+        self._connection.blame(key, f"{what}: cut off")
         with contextlib.suppress(h2.exceptions.ProtocolError):
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
         self._connection.close()
@@ -218,8 +223,7 @@ class Http2:
             self._forget(event.stream_id)
             self._resets -= 1
             if self._resets < 0:
-                logger.warning("a connection from %s resets streams without end: cut off", self._connection.peer)
-                self._cut_off()
+                self._cut_off("resets", "resets streams without end")
         elif isinstance(event, h2.events.WindowUpdated):
             self._unblock(event.stream_id)
         elif isinstance(event, h2.events.RemoteSettingsChanged):

@@ -14,6 +14,8 @@ from email.utils import formatdate
 from time import perf_counter
 from typing import Final
 
+from kvorum_raft.quiet_log import QuietLog
+
 from .app import App
 from .connection import Codec, Connection
 from .http1 import Http1
@@ -21,7 +23,7 @@ from .http2 import Http2
 
 logger = logging.getLogger("kvorum.http")
 
-SHARE: Final = 0.002
+SHARE: Final = 0.0005
 """Seconds of one turn of the loop that all connections have together."""
 MAX_CONNECTIONS: Final = 2_000
 SPARED: Final = 5.0
@@ -43,6 +45,7 @@ class HttpServer:
         self._host, self._port = host, port
         self._max_connections = max_connections
         self.loop = asyncio.get_running_loop()
+        self.quiet = QuietLog(logger, self.loop.time)
         self.draining = False
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, None] = {}

@@ -4,6 +4,7 @@ Snapshots are taken when the reader has room for one, so a slow reader costs not
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -15,11 +16,13 @@ from .datapath import watch_frame
 KEEP_ALIVE: Final = bytes(4)
 """A frame without content."""
 PERIOD: Final = 5.0
-"""Seconds between signs of life; the first one comes at once."""
+"""Seconds between signs of life at most; the first one comes at once."""
+SPREAD: Final = 0.2
+"""They come earlier by up to this part of it: those of a thousand watches must not come all at once."""
 
 
 async def frames(
-    snapshots: AsyncIterator[Sequence[pb.KvEntry]], relabel: Callable[[bytes], bytes] | None, *, period: float = PERIOD
+    snapshots: AsyncIterator[Sequence[pb.KvEntry]], relabel: Callable[[bytes], bytes] | None, rng: random.Random
 ) -> AsyncGenerator[bytes, None]:
     """Frames, until the node cannot go on. The client then comes back and starts with a full snapshot."""
     upcoming: asyncio.Task[Sequence[pb.KvEntry]] | None = None
@@ -28,7 +31,7 @@ async def frames(
         while True:
             if upcoming is None:
                 upcoming = asyncio.ensure_future(anext(snapshots))
-            await asyncio.wait([upcoming], timeout=period)
+            await asyncio.wait([upcoming], timeout=PERIOD * (1 - SPREAD * rng.random()))
             if not upcoming.done():
                 yield KEEP_ALIVE
                 continue

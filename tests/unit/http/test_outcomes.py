@@ -14,6 +14,7 @@ from kvorum.backend import WriteOutcome
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.front import Front
 from kvorum_node.http.app import App
+from kvorum_node.http.budget import Budget
 from kvorum_node.http.health import Health
 from kvorum_node.http.message import Refusal, Request, Response
 from kvorum_node.http.metrics import Figures, Metrics
@@ -41,12 +42,10 @@ class Desk:
             raise self.outcome
         return WriteOutcome(self.outcome, STAMP if self.outcome.outcome == pb.OUTCOME_DONE else b"")
 
-    async def read_parts(
-        self, read: pb.Read, *, timeout: float, room: Callable[[int], None] | None = None
-    ) -> list[pb.ReadResult]:
+    async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return [pb.ReadResult(entries=[pb.KvEntry(key=key) for key in read.keys])]
+        return pb.ReadResult(entries=[pb.KvEntry(key=key) for key in read.keys])
 
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         yield [pb.KvEntry(key=key) for key in keys]
@@ -86,7 +85,7 @@ def make_app(desk: Desk, clock: Clock, **options: Any) -> App:
 
 
 @pytest.fixture
-def app(desk: Desk, clock: Clock) -> App:
+async def app(desk: Desk, clock: Clock) -> App:
     return make_app(desk, clock)
 
 
@@ -149,6 +148,61 @@ async def test_what_apply_refuses_is_400_with_its_text(app: App, desk: Desk, out
     desk.outcome = pb.WriteResult(outcome=outcome, message="a text")
     answer = await ask(app, request("/v2/atomic_write", SET))
     assert (answer.status, body(answer)) == (400, "a text")
+
+
+class Slices:
+    """A list of a few slices; the node has to begin anew once."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.under_way = self.most = 0
+
+    async def read_slices(
+        self, read: pb.Read, take: Callable[[pb.ReadResult | None], None], *, timeout: float
+    ) -> pb.ReadResult:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            for turn in range(2):
+                for number in range(self.count if turn else 1):
+                    await asyncio.sleep(0)
+                    row = pb.KvEntry(key=b"%d" % number, value=b"v" * 1_000, versionstamp=STAMP)
+                    take(pb.ReadResult(ranges=[pb.RangeResult(entries=[row])]))
+                if not turn:
+                    take(None)
+            return pb.ReadResult()
+        finally:
+            self.under_way -= 1
+
+
+LIST = dp.SnapshotRead(ranges=[dp.ReadRange(start=b"a", end=b"z", limit=100)])
+
+
+async def test_slices_of_a_list_are_put_together_and_counted_until_they_are_sent(app: App, desk: Desk) -> None:
+    desk.read_slices = Slices(5).read_slices  # type: ignore[attr-defined]
+    answer = await ask(app, request("/v2/snapshot_read", LIST))
+    output = dp.SnapshotReadOutput.FromString(b"".join(answer.chunks))
+    assert [row.key for row in output.ranges[0].values] == [b"0", b"1", b"2", b"3", b"4"]
+    assert 5_000 < app.statistics()["kv_connect_answer_bytes"] < 6_000
+    answer.done()
+    assert app.statistics()["kv_connect_answer_bytes"] == 0
+
+
+async def test_answers_above_the_bound_are_503_and_lists_wait_for_one_another(
+    app: App, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_answers", Budget(100_000, "answers"))
+    slices = Slices(50)
+    desk.read_slices = slices.read_slices  # type: ignore[attr-defined]
+    answers = await asyncio.gather(*(ask(app, request("/v2/snapshot_read", LIST)) for _ in range(40)))
+    statuses = sorted(answer.status for answer in answers)
+    assert statuses[0] == 200 and statuses[-1] == 503 and set(statuses) == {200, 503}
+    assert slices.most == 16
+    assert app.statistics()["kv_connect_answer_bytes"] <= 100_000
+    for answer in answers:
+        answer.done()
+    assert app.statistics()["kv_connect_answer_bytes"] == 0
+    assert (await ask(app, request("/v2/snapshot_read", LIST))).status == 200
 
 
 async def test_a_read_without_a_leader_is_503(app: App, desk: Desk) -> None:
@@ -255,10 +309,10 @@ async def test_relabelling(desk: Desk, clock: Clock, mode: str, agent: str, vers
     app = make_app(desk, clock, mode=mode)
     row = pb.KvEntry(key=b"k", value=b"\xff\x10I\x02", encoding=pb.VALUE_ENCODING_V8, versionstamp=STAMP)
 
-    async def read_parts(*_: Any, **__: Any) -> list[pb.ReadResult]:
-        return [pb.ReadResult(entries=[row])]
+    async def one_row(*_: Any, **__: Any) -> pb.ReadResult:
+        return pb.ReadResult(entries=[row])
 
-    desk.read_parts = read_parts  # type: ignore[method-assign]
+    desk.read = one_row  # type: ignore[method-assign]
     read = dp.SnapshotRead(ranges=[dp.ReadRange(start=b"k", end=b"k\0", limit=1)])
     answer = await ask(app, request("/v2/snapshot_read", read, user_agent=agent))
     found = dp.SnapshotReadOutput.FromString(b"".join(answer.chunks))
