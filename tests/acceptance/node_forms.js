@@ -23,7 +23,10 @@ const form = (x, seen = new Map()) => {
   if (x instanceof Date) return ['Date', x.getTime()];
   if (ArrayBuffer.isView(x)) return ['view', Buffer.isBuffer(x) ? 'Uint8Array' : x.constructor.name, hex(x)];
   if (x instanceof ArrayBuffer) return ['ArrayBuffer', Buffer.from(x).toString('hex'), x.resizable ? x.maxByteLength : null];
-  if (x instanceof RegExp) return ['RegExp', units(x.source), x.flags];
+  if (x instanceof RegExp) { // as a literal: an empty source, slashes and line ends are shown in another form than stored
+    const source = x.source.replaceAll('\\/', '/').replaceAll('\\n', '\n').replaceAll('\\r', '\r');
+    return ['RegExp', units(source), x.flags];
+  }
   if (x instanceof Boolean || x instanceof Number || x instanceof String || typeof x.valueOf() === 'bigint')
     return ['boxed', form(x.valueOf())];
   if (x instanceof Error)

@@ -128,7 +128,8 @@ def scalar_form(value: Any, seen: dict[int, int]) -> Any:
     if isinstance(value, JSArrayBuffer):
         return ["ArrayBuffer", bytes(value.data).hex(), value.max_byte_length if value.resizable else None]
     if isinstance(value, JSRegExp):
-        return ["RegExp", units(value.source), str(value.flags)]
+        source = (value.source or "(?:)").replace("\\/", "/").replace("\\n", "\n").replace("\\r", "\r")
+        return ["RegExp", units(source), str(value.flags)]
     if isinstance(value, JSPrimitiveObject):
         return ["boxed", form(value.value)]
     if isinstance(value, JSError):

@@ -53,6 +53,7 @@ _MALFORMED: Final = (
     struct.error,
 )
 """What `v8serialize` raises for bytes that are no value."""
+_BUFFERS: Final = (SerializationTag.kArrayBuffer, SerializationTag.kResizableArrayBuffer)
 _OF_A_PROCESS: Final = (
     SerializationTag.kSharedArrayBuffer,
     SerializationTag.kArrayBufferTransfer,
@@ -256,6 +257,14 @@ def _read_plain(tag: SerializationTag, /, ctx: DecodeContext, next: DecodeNextFn
     if tag is SerializationTag.kTwoByteString:
         size = stream.read_varint()
         return bytes(stream.read_bytes(size)).decode("utf-16-le", "surrogatepass")
+    if tag in _BUFFERS:
+        buffer = next(tag)
+        ahead = stream.pos
+        while ahead < len(stream.data) and stream.data[ahead] == 0:
+            ahead += 1
+        if ahead > stream.pos and stream.data[ahead : ahead + 1] == b"V":
+            raise _Unreadable("there is padding between a buffer and its view")  # V8 would read one, and writes none
+        return buffer
     if tag in _OF_A_PROCESS:
         raise _Unreadable(f"{tag.name} means nothing outside of the process that wrote it")
     if tag is SerializationTag.kHostObject:
