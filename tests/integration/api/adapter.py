@@ -50,6 +50,32 @@ class WatchOverSync:
         await asyncio.to_thread(self._watch.close)
 
 
+class RangesOverSync:
+    """A range watch or a follower."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    @property
+    def resume(self) -> str | None:
+        return self._made.resume  # type: ignore[no-any-return]
+
+    async def ready(self) -> str:
+        return await asyncio.to_thread(self._made.ready)
+
+    def __aiter__(self) -> "RangesOverSync":
+        return self
+
+    async def __anext__(self) -> Any:
+        event = await asyncio.to_thread(next, self._made, None)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._made.close)
+
+
 class AtomicOverSync:
     """Builders return themselves, also through this one."""
 
@@ -104,6 +130,12 @@ class KvOverSync:
 
     def watch(self, keys: Any, *, raw: bool = False) -> WatchOverSync:
         return WatchOverSync(self._kv.watch(keys, raw=raw))
+
+    def watch_prefix(self, *args: Any, **kwargs: Any) -> RangesOverSync:
+        return RangesOverSync(self._kv.watch_prefix(*args, **kwargs))
+
+    def follow(self, *args: Any, **kwargs: Any) -> RangesOverSync:
+        return RangesOverSync(self._kv.follow(*args, **kwargs))
 
     def atomic(self) -> AtomicOverSync:
         return AtomicOverSync(self._kv.atomic())
