@@ -69,6 +69,7 @@ class NodeConfig:
     """Empty: none is set."""
     kv_connect_open: bool
     kv_connect_relabel: str
+    kv_connect_held_ms: int
 
 
 def _text(value: Any) -> str:
@@ -237,6 +238,12 @@ SETTINGS: tuple[Setting, ...] = (
         _choice("auto", "always", "never"),
         "auto",
         "show values of Deno >= 2.8 (V8 version 16) as version 15: auto does so for clients that cannot read 16",
+    ),
+    Setting(
+        "kv_connect_held_ms",
+        _whole(100, 30_000),
+        30_000,
+        "how long a request of KV Connect waits for a leader before it is answered with what is known",
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

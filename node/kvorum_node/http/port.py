@@ -29,6 +29,7 @@ class HttpPort:
             self._health,
             Metrics(Figures(consensus.status, self._figures)),
             mode=config.kv_connect_relabel,
+            held=config.kv_connect_held_ms / 1000,
         )
         self._server = HttpServer(self._app, *listen_parts(config.http_listen))
 

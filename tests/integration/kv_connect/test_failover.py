@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +19,7 @@ from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster, in_thread
 from tests.integration.cluster_fixture import ThreeNodes
 
-from .wire import CLIENTS, Client, Http1, Http2, done, get, key, mutation, read, sum_of, watch, write
+from .wire import CLIENTS, TOKEN, Client, Http1, Http2, done, get, key, metadata, mutation, read, sum_of, watch, write
 
 COUNTER = key("counter")
 KILLS = 2
@@ -189,9 +191,49 @@ async def test_without_a_majority_everything_is_held_and_then_goes_on(tmp_path: 
             assert int.from_bytes(event.keys[0].entry_if_changed.value, "little") in (1, 2, 3)
 
 
+async def test_what_is_said_when_nobody_leads_for_too_long(tmp_path: Path) -> None:
+    """409 only for a write that a leader had taken; 503 for what was certainly not done. And it was not."""
+    with ThreeNodes(tmp_path, kv_connect_held_ms=1_500) as cluster:
+        leader = cluster.leader()
+        serving, other = cluster.followers()
+        async with Http2(cluster.http_address(leader)) as client, Http1(cluster.http_address(serving)) as follower:
+            await done(client, sum_of(COUNTER, 1))
+            pids = [cluster.pid(serving), cluster.pid(other)]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            answer = await write(client, sum_of(COUNTER, 1))  # it is in the leader's log, and may yet be committed
+            assert (answer.status, answer.text) == (409, "outcome unknown")
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+            page = (await client.request("GET", "/metrics")).text
+            assert "kvorum_kv_connect_unknown_outcomes 1.0\n" in page
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            await in_thread(cluster.kill, other)
+            await in_thread(cluster.leader)
+            before = await total(follower)
+            assert before in (1, 2)
+            await in_thread(cluster.kill, leader)
+            body = dp.SnapshotRead(ranges=[dp.ReadRange(start=b"a", end=b"b", limit=5)]).SerializeToString()
+            for path, message in (
+                ("/v2/atomic_write", sum_of(COUNTER, 1).SerializeToString()),
+                ("/v2/atomic_write", mutation(COUNTER, expire_at_ms=1 << 40).SerializeToString()),
+                ("/v2/snapshot_read", body),
+            ):
+                answer = await follower.request("POST", path, message)
+                assert answer.status == 503, answer
+                assert answer.text.startswith("The server is temporarially unavailable, try again later. (")
+            await in_thread(cluster.start, leader)
+            assert await total(follower) == before
+
+
 async def test_p23_a_hundred_parallel_atomics_of_a_hundred_sets(tmp_path: Path) -> None:
-    """P23: 100 parallel atomics of 100 sets land without resets; through a follower, on one connection."""
-    with ThreeNodes(tmp_path) as cluster:
+    """P23: 100 parallel atomics of 100 sets land without resets; through a follower, on one connection. The cluster has
+    a token, so that this is seen to work, too."""
+    with ThreeNodes(tmp_path, kv_connect_token=TOKEN["authorization"].split()[1]) as cluster:
+        for address in cluster.http_addresses:
+            async with Http1(address) as client:
+                assert (await metadata(client)).status == 200
+                assert (await metadata(client, authorization="Bearer another")).status == 401
         async with Http2(cluster.http_address(cluster.followers()[0])) as client:
 
             async def commit(number: int) -> bytes:
