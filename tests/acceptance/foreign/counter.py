@@ -185,14 +185,18 @@ class Count:
 
 
 class Trial:
-    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1."""
+    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1.
+
+    `orderly`: they are told to end instead.
+    """
 
     SERVING = 0
 
-    def __init__(self, folder: Path, kinds: Sequence[str], *, serving_dies: bool) -> None:
+    def __init__(self, folder: Path, kinds: Sequence[str], *, serving_dies: bool, orderly: bool = False) -> None:
         self.folder = folder
         self.kinds = kinds
         self.serving_dies = serving_dies
+        self.orderly = orderly
         self.kills = 0
         self._watched: list[Future[Any]] = []
 
@@ -253,7 +257,10 @@ class Trial:
             target = self.SERVING if self.serving_dies else self.SERVING + 1 + self.kills % 2
             transfer(cluster, leader, target)
             leader = cluster.leader()
-        cluster.kill(leader)
+        if self.orderly:
+            cluster.terminate(leader)
+        else:
+            cluster.kill(leader)
         self.kills += 1
         cluster.leader()
         cluster.start(leader)
