@@ -1,0 +1,57 @@
+"""Each attack for a few seconds: good clients go on, nobody is deposed, and nothing is left of it. The bounds are wide,
+since the attackers share the machine with the nodes; `scripts/hostile` prints what it really is.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kvorum_node.dev_cluster import DevCluster
+
+from .attacks import ATTACKS
+from .siege import Siege, describe
+
+SECONDS = 1.5
+SCALE = {"idle_connections": 0.8, "tiny_pieces": 0.1}
+"""Some need their number; of some a little is enough."""
+USUAL_SCALE = 0.5
+SLOW = 10.0
+"""Seconds within which a good client is answered, whatever goes on."""
+MEMORY = 600 << 20
+"""Bytes that a node may grow by: what it may hold of requests and answers is less."""
+
+
+@pytest.fixture(scope="module")
+def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
+    """The leader of a cluster of its own; at the end all nodes must still end in order."""
+    cluster = DevCluster(tmp_path_factory.mktemp("hostile"))
+    try:
+        cluster.start_all()
+        made = Siege(cluster, cluster.leader())
+        asyncio.run(made.fill())
+        yield made
+        assert [cluster.terminate(number) for number in range(cluster.nodes)] == [0, 0, 0]
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_good_clients_go_on(siege: Siege, name: str) -> None:
+    outcome = await siege.run(name, seconds=SECONDS, scale=SCALE.get(name, USUAL_SCALE))
+    told = describe(outcome)
+    print(told)
+    assert sum(outcome.counts.values()), "nothing was attacked"
+    assert not outcome.log, told
+    assert not outcome.left, told
+    # Attackers, nodes and clients share few cores: a leader may come late and hand over, but nobody may call for an
+    # election.
+    assert outcome.term_changes <= outcome.handovers <= 1, told
+    assert outcome.memory < MEMORY, told
+    assert outcome.grpc.times, told
+    assert not outcome.grpc.refused, told
+    assert outcome.grpc.worst < SLOW, told
+    assert outcome.connect.times, told
+    assert outcome.connect.worst < SLOW, told
+    # A node that is full says so; everything else would be an error to a program.
+    assert all(problem.startswith("503 ") for problem in outcome.connect.refused), told
