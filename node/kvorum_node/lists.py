@@ -28,7 +28,7 @@ logger = logging.getLogger("kvorum.node")
 SLICE_ROWS = 256
 SLICE_BYTES = 256 * 1024
 SLICE_COUNT = 4_096
-"""Rows in one slice that are only counted: about 3 ms."""
+"""Rows in one slice that are only counted: 1 to 2 ms."""
 MAX_OPEN = 128
 """Lists that are being served at a time; each holds one of LMDB's reader slots."""
 MAX_WAITING = 4_096

@@ -42,6 +42,8 @@ def check(rows: Rows, model: dict[bytes, bytes], low: bytes, high: bytes | None)
     expected = sorted((key, row) for key, row in model.items() if low <= key and (high is None or key < high))
     assert list(trie.scan(rows.txn, low, high)) == expected
     assert list(trie.scan(rows.txn, low, high, reverse=True)) == expected[::-1]
+    if high is not None:
+        assert list(trie.keys(rows.txn, low, high)) == [key for key in sorted(model) if low <= key < high]
 
 
 # keys that share chunks, differ at chunk ends, and extend each other
@@ -113,6 +115,7 @@ def test_an_empty_or_inverted_range_has_no_rows() -> None:
         put(tested, b"b", b"")
         assert list(trie.scan(tested.txn, b"b", b"b")) == []
         assert list(trie.scan(tested.txn, b"c", b"a", reverse=True)) == []
+        assert list(trie.keys(tested.txn, b"b", b"b")) == list(trie.keys(tested.txn, b"c", b"a")) == []
 
 
 def test_rows_of_other_tables_do_not_show() -> None:
@@ -120,3 +123,4 @@ def test_rows_of_other_tables_do_not_show() -> None:
         tested.txn.put(b"\x80state", b"x")
         assert list(trie.scan(tested.txn)) == []
         assert list(trie.scan(tested.txn, reverse=True)) == []
+        assert list(trie.keys(tested.txn, b"", b"\xff" * 2_049)) == []
