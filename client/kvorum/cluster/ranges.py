@@ -93,7 +93,7 @@ class RangeWatch:
         else:
             return
         if not changes and self._kept and not self._kept[-1].changes:
-            self._kept[-1] = event  # a newer mark of progress
+            self._kept[-1].through = event.through  # a newer mark of progress
             return
         self._kept.append(event)
         self._size += event.ByteSize() + _EACH
