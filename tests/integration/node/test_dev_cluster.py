@@ -57,7 +57,7 @@ def test_the_command_line_keeps_data_from_run_to_run(tmp_path: Path) -> None:
 
 
 def free_block() -> int:
-    """A port that is free together with those of two more nodes, 10 and 20 above, and their HTTP's and peers' above each."""
+    """A port that is free together with those of two more nodes, 10 and 20 above, and the two above each of them."""
     for first in random.Random().sample(range(10_000, 32_000), 200):
         with contextlib.ExitStack() as stack:
             try:
