@@ -14,7 +14,17 @@ import click
 import kvorum
 from kvorum.cli import notation
 from kvorum.cli.entries import entry_json
-from kvorum.cli.session import Duration, Options, database_options, echo, print_json, require_existing, runs
+from kvorum.cli.session import (
+    USAGE,
+    Duration,
+    Options,
+    database_options,
+    echo,
+    fail,
+    print_json,
+    require_existing,
+    runs,
+)
 
 _COUNT = click.option("--count", type=click.IntRange(min=1), help="End after so many; default: when interrupted.")
 
@@ -24,13 +34,29 @@ _COUNT = click.option("--count", type=click.IntRange(min=1), help="End after so 
 
 @click.command("watch")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option("--prefix", is_flag=True, help="Print every change below the one key, commit by commit.")
+@click.option("--since", metavar="VERSIONSTAMP", help="With --prefix: go on after this commit; default: from now on.")
+@click.option("--keys-only", is_flag=True, help="With --prefix: leave the values out.")
 @_COUNT
 @database_options
 @runs
-async def watch_command(options: Options, keys: tuple[str, ...], count: int | None) -> int | None:
-    """Print the entries of keys, together, now and whenever one of them changes."""
+async def watch_command(
+    options: Options, keys: tuple[str, ...], prefix: bool, since: str | None, keys_only: bool, count: int | None
+) -> int | None:
+    """Print the entries of keys, together, now and whenever one of them changes.
+
+    With --prefix, print every change of what lies below one key. Changes are kept for a while: the versionstamp in the
+    last line is where another --since may go on.
+    """
     wanted = [options.key(text) for text in keys]
+    if prefix and len(wanted) > 1:
+        fail(USAGE, "--prefix takes one key")
+    if not prefix and (since is not None or keys_only):
+        fail(USAGE, f"{'--keys-only' if since is None else '--since'} goes with --prefix")
     require_existing(options)
+    if prefix:
+        await _watch_prefix(options, wanted[0], since, keys_only, count)
+        return None
     async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
         seen = 0
         async for entries in kv.watch(wanted):
@@ -43,6 +69,31 @@ async def watch_command(options: Options, keys: tuple[str, ...], count: int | No
             if seen == count:
                 break
     return None
+
+
+async def _watch_prefix(
+    options: Options, prefix: kvorum.Key, since: str | None, keys_only: bool, count: int | None
+) -> None:
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        seen = 0
+        async for commit in kv.watch_prefix(prefix, since=since, keys_only=keys_only):
+            if options.as_json:
+                print_json(_commit_json(commit))
+            else:
+                for change in commit.changes:
+                    value = f"  {options.shown_value(change.value)}" if change.kind == "set" and not keys_only else ""
+                    echo(f"{change.kind:6} {options.shown_key(change.key)}{value}  {change.versionstamp}")
+            seen += commit.complete
+            if seen == count:
+                break
+
+
+def _commit_json(commit: kvorum.Changes) -> dict[str, object]:
+    changes = [
+        {"kind": change.kind, "key": notation.key_json(change.key), "value": notation.value_json(change.value)}
+        for change in commit.changes
+    ]
+    return {"versionstamp": commit.versionstamp, "complete": commit.complete, "changes": changes}
 
 
 def _line(entry: kvorum.Entry, options: Options) -> str:

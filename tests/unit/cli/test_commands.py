@@ -186,6 +186,30 @@ def test_watch_prints_the_entries_at_once(shell: Shell) -> None:
     assert entries == [{"key": ["k"], "value": 1, "versionstamp": stamp}]
 
 
+def test_watch_prefix_goes_on_after_a_versionstamp(shell: Shell) -> None:
+    before = shell("set", '["p", "a"]', "1").stdout.strip()
+    first = shell("set", '["p", "b"]', '{"x": 2}').stdout.strip()
+    shell("set", '["q"]', "1")
+    second = shell("delete", '["p", "a"]', "--json").stdout
+    words = ("watch", '["p"]', "--prefix", "--since", before, "--count", "2")
+    lines = shell(*words).stdout.splitlines()
+    assert lines[0] == f'set    ["p", "b"]  {{"x": 2}}  {first}'
+    assert lines[1].startswith('delete ["p", "a"]  ')
+    assert lines[1][-20:] in second
+    assert shell(*words, "--keys-only").stdout.splitlines()[0] == f'set    ["p", "b"]  {first}'
+    rows = shell.json(*words)
+    assert rows[0] == {
+        "versionstamp": first,
+        "complete": True,
+        "changes": [{"kind": "set", "key": ["p", "b"], "value": {"x": 2}}],
+    }
+    line = error_line(shell("watch", '["p"]', "--prefix", "--since", "0" * 20, status=3))
+    assert "list what there is" in line
+    assert "one key" in error_line(shell("watch", '["p"]', '["q"]', "--prefix", status=2))
+    assert "goes with --prefix" in error_line(shell("watch", '["p"]', "--since", before, status=2))
+    assert "versionstamp" in error_line(shell("watch", '["p"]', "--prefix", "--since", "x", status=2))
+
+
 def test_enqueue_and_listen(shell: Shell) -> None:
     for number in range(3):
         assert len(shell("enqueue", f'{{"job": {number}}}').stdout.strip()) == 20
@@ -233,6 +257,7 @@ def test_reading_creates_no_database(shell: Shell) -> None:
         ("delete", '["k"]'),
         ("delete", "--prefix", '["k"]'),
         ("watch", '["k"]'),
+        ("watch", "--prefix", '["k"]'),
         ("listen",),
         ("status",),
     ):
