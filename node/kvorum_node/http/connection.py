@@ -7,6 +7,7 @@ has not been worked off stays in the connection's inbox; when that is full, noth
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from typing import Final, Protocol, cast
 
@@ -110,6 +111,10 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         self.peer = name[0] if name else ""
         transport.set_write_buffer_limits(high=MAX_UNSENT)
+        # A client whose machine is gone closes nothing, and a watch's signs of life are too small to fill a buffer.
+        raw = transport.get_extra_info("socket")
+        if raw is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_STALL * 1000))
         if not self._host.made(self):
             transport.abort()
 

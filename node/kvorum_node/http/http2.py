@@ -44,6 +44,12 @@ MAX_DISCARDED: Final = 4 * 1_048_576
 """Bytes of a refused body that are thrown away before its stream is reset."""
 
 
+class _Protocol(h2.connection.H2Connection):
+    """Remembers fewer of the streams that are over: 65,536 would be megabytes for each connection that lives long."""
+
+    MAX_CLOSED_STREAMS = 4_096
+
+
 class Http2:
     """`kvorum_node.http.connection.Codec`."""
 
@@ -52,7 +58,7 @@ class Http2:
         self._app = app
         self._loop = loop
         self._date = date
-        self._h2 = h2.connection.H2Connection(
+        self._h2 = _Protocol(
             h2.config.H2Configuration(
                 client_side=False,
                 header_encoding=None,
