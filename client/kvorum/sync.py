@@ -33,7 +33,15 @@ from kvorum.listing import Walk
 from kvorum.message import Message
 from kvorum.mutation import SetKey
 from kvorum.queue import DEFAULT_CONCURRENCY, check_handler
-from kvorum.transaction import DEFAULT_ATTEMPTS, FINAL, Attempts, TransactionBuilder, check_many, nothing_written
+from kvorum.transaction import (
+    DEFAULT_ATTEMPTS,
+    FINAL,
+    Attempts,
+    TransactionBuilder,
+    check_function,
+    check_many,
+    nothing_written,
+)
 from kvorum.watch import Watch as AsyncWatch
 
 if TYPE_CHECKING:
@@ -525,6 +533,7 @@ class Kv:
         timeout: Duration | None = None,
     ) -> T:
         """See `kvorum.Kv.transaction`. Here it is a plain function, called in this thread."""
+        check_function(function)
         link = self._kv.link
         tries = Attempts(attempts, link.within(timeout))
         while True:

@@ -269,6 +269,12 @@ def check_many(keys: Sequence[Sequence[KeyPart]]) -> None:
         raise LimitExceeded("MAX_READ_RANGES", limits.MAX_READ_RANGES, len(keys), "keys of a read")
 
 
+def check_function(function: object) -> None:
+    """Errors: InvalidArgument."""
+    if not callable(function):
+        raise InvalidArgument(f"a transaction takes a function, got {type(function).__name__}")
+
+
 def nothing_written(error: OutcomeUnknown) -> DeadlineExceeded:
     """The error of a transaction that only reads: nothing of it could have been applied."""
     return DeadlineExceeded(f"{error} (the transaction was to change nothing)")
@@ -278,6 +284,7 @@ async def run(
     link: Link, function: Callable[[Transaction], Awaitable[T]], attempts: int, timeout: Duration | None
 ) -> T:
     """See `Kv.transaction`."""
+    check_function(function)
     tries = Attempts(attempts, link.within(timeout))
     while True:
         transaction = Transaction(link, tries)

@@ -19,6 +19,9 @@ MAX_WEIGHT = 512
 """Operations of one WriteGroup in an entry."""
 _SMALL = 2_048
 """Bytes that weigh as much as one operation."""
+_RANGE = 256
+"""Most that the keys which a range may hold weigh: usually there are far fewer, and two that are full are not too much
+for one entry."""
 _TOO_OLD = (
     "touch and the deletion of a range need data version 2, and a member of this cluster knows only 1, or has not said"
     " yet what it knows: upgrade all nodes, and have each of them running once"
@@ -104,7 +107,7 @@ def admit(
             for message in messages:
                 if not message.delay_ms:
                     enqueues[message.queue] = enqueues.get(message.queue, 0) + 1
-        weight += deletes + len(data) // _SMALL
+        weight += min(deletes, _RANGE) + len(data) // _SMALL
         total += weight
         accepted.append((write, weight))
     if not accepted:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import kvorum
+import kvorum.sync
 from kvorum import Kv, Transaction, transaction
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import (
@@ -410,6 +411,8 @@ async def test_attempts_must_be_a_positive_integer(kv: Kv, attempts: Any) -> Non
 
 
 async def test_a_plain_function_is_refused(kv: Kv, backend: FakeBackend) -> None:
+    with pytest.raises(InvalidArgument, match="a transaction takes a function, got int"):
+        await kv.transaction(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="must be a coroutine function"):
         await kv.transaction(lambda tx: tx.set(A, 1))  # type: ignore[arg-type, return-value]
     assert backend.writes == []
@@ -429,6 +432,20 @@ async def test_a_transaction_that_is_over_refuses_everything(kv: Kv, backend: Fa
     with pytest.raises(InvalidArgument, match="this transaction is over"):
         await kept[0].get(A)
     assert backend.writes == []
+
+
+def test_the_blocking_client_takes_plain_functions_only() -> None:
+    async def wrong(tx: Any) -> None: ...
+
+    with kvorum.sync.open_kv(":memory:") as kv:
+        with pytest.raises(InvalidArgument, match="must be a plain one"):
+            kv.transaction(wrong)
+        with pytest.raises(InvalidArgument, match="a transaction takes a function, got int"):
+            kv.transaction(5)  # type: ignore[arg-type]
+        assert kv.transaction(lambda tx: tx.set(A, 1).get(A).value) == 1
+        assert kv.get(A).value == 1
+    with pytest.raises(Closed):
+        kv.transaction(lambda tx: tx.get(A))
 
 
 def test_pauses_grow_at_random_and_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:

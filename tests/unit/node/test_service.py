@@ -262,6 +262,17 @@ def test_a_touch_to_an_earlier_time_moves_the_alarm(node: Node) -> None:
     assert [entry.versionstamp for entry in read_now(node, KEY, OTHER).entries] == [b"", b""]
 
 
+def test_an_older_member_holds_back_what_it_cannot_apply(node: Node) -> None:
+    node.write(set_op())
+    common = 1
+    node.service.proposer._common_data_version = lambda: common
+    refused = node.write(touch_op(KEY, 100))
+    assert refused[0].outcome == pb.OUTCOME_INVALID and "need data version 2" in refused[0].message
+    assert node.write(set_op(OTHER))[0].outcome == pb.OUTCOME_DONE
+    common = 2
+    assert node.write(touch_op(KEY, 100))[0].outcome == pb.OUTCOME_DONE
+
+
 # ---- sessions
 
 

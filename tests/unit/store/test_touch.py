@@ -6,7 +6,7 @@ import pytest
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import DATA_VERSION
+from kvorum_node.store import DATA_VERSION, StoreFault, checked
 from tests.unit.store.harness import (
     LE64,
     START_MS,
@@ -97,6 +97,28 @@ def test_keys_of_one_commit_touched_to_one_time_by_others_do_not_collide(replica
     assert replica.apply(sweep()).outputs == [18]
     assert [row.key for row in replica.rows()] == [b"3", b"4"]
     check(replica)
+
+
+def test_the_scrub_knows_touched_rows(replica: Replica) -> None:
+    """Their index rows must be there, and nothing else."""
+    replica.commit(put(b"a", expire_in_ms=5))
+    replica.commit(touch(b"a", 9))
+    with replica.store._env.begin(write=True) as txn, txn.cursor() as cursor:
+        assert cursor.set_range(b"\xb0")
+        name, row = cursor.item()
+        cursor.delete()
+    with pytest.raises(StoreFault, match="missing"):
+        check(replica)
+    with replica.store._env.begin(write=True) as txn:
+        txn.put(name, row)
+    check(replica)
+    other = name[:9] + bytes(12)
+    with replica.store._env.begin(write=True) as txn:
+        txn.put(other, checked.seal(other, b"a"))
+    with pytest.raises(StoreFault, match="not what was written"):
+        check(replica)
+    with replica.store._env.begin(write=True) as txn:
+        txn.delete(other)
 
 
 def test_within_one_commit_the_last_touch_or_set_counts(replica: Replica) -> None:
