@@ -74,7 +74,10 @@ def check(replicas: Pair, body: bytes) -> None:
         assert refusal.text
         return
     assert operation_of(write_of(request.SerializeToString()), NOW_MS) == operation
+    failing = [at for at, wanted in enumerate(request.checks) if not _holds(replicas, wanted)]
     result = replicas.propose(operation.SerializeToString())[0]
+    assert result.outcome != pb.OUTCOME_INVALID, f"what was let in is refused later: {result.message}"
+    assert list(result.failed_checks) == failing
     if result.outcome == pb.OUTCOME_DONE:
         stamp = replicas.one.store.applied_index.to_bytes(8, "big") + result.number.to_bytes(2, "big")
         answer = dp.AtomicWriteOutput.FromString(write_output(result, stamp))
@@ -86,6 +89,12 @@ def check(replicas: Pair, body: bytes) -> None:
         assert all(at < len(request.checks) for at in answer.failed_checks)
     else:
         assert result.message
+
+
+def _holds(replicas: Pair, wanted: dp.Check) -> bool:
+    """Ten zero bytes mean "absent" too."""
+    stamp = replicas.one.entry(wanted.key).versionstamp
+    return stamp == wanted.versionstamp if any(wanted.versionstamp) else not stamp
 
 
 def _read_back(replicas: Pair, request: dp.AtomicWrite, stamp: bytes) -> None:
