@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.acceptance.foreign import figures
-from tests.acceptance.foreign.counter import Trial
+from tests.acceptance.foreign.counter import Fate, Trial
 from tests.acceptance.foreign.process import KINDS, install
 
 
@@ -15,8 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/acceptance", description="Long runs with foreign clients.")
     commands = parser.add_subparsers(dest="command", required=True)
     counting = commands.add_parser("counter", help="count while leaders are killed, and judge every step")
-    counting.add_argument("--seconds", type=float, default=60, help="least duration of each of the three trials")
-    counting.add_argument("--kills", type=int, default=20, help="least kills in each of the three trials")
+    counting.add_argument("--seconds", type=float, default=60, help="least duration of each trial")
+    counting.add_argument("--kills", type=int, default=20, help="least kills in each trial")
     counting.add_argument("--clients", default=",".join(KINDS), help="which, with commas between (default: all)")
     commands.add_parser("figures", help="print how fast they are")
     options = parser.parse_args(arguments)
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def count(folder: Path, kinds: Sequence[str], seconds: float, kills: int) -> int:
     faults = 0
-    for fate, serving_dies, orderly in (("survives", False, False), ("dies", True, False), ("is stopped", True, True)):
-        place = folder / fate.replace(" ", "-")
+    for fate in Fate:
+        place = folder / fate.name
         place.mkdir()
-        trial = Trial(place, kinds, serving_dies=serving_dies, orderly=orderly)
-        counts = trial.run(seconds, kills)
-        print(f"the serving node {fate}: {trial.kills} {'stops' if orderly else 'kills'} of the leader")
+        trial = Trial(place, kinds, fate)
+        counts = trial.run(seconds, 1) if fate is Fate.ALONE else trial.run(seconds, kills)
+        print(f"the serving node {fate.value}: {trial.kills} times the leader was killed or stopped")
         for found in counts:
             numbers = ", ".join(f"{name} {number:,}" for name, number in found.numbers().items())
             print(f"  {found.kind:14} {numbers}", flush=True)

@@ -1,13 +1,15 @@
 """Counters that foreign clients count up while leaders are killed, and what became of each step.
 
 Each step is one atomic write: it adds one to the counter, and one to a key of its own, so that afterwards it is known
-of every single step how often it was applied. Two trials:
+of every single step how often it was applied. What is done to the cluster meanwhile is a `Fate`:
 
 - the node that serves the clients survives: a step that was answered is applied once, one whose outcome was reported as
   unknown at most once, and nothing else is reported. The basic calls go on beside it without any error.
 - the serving node is the one that dies: Deno and `denokv` send the same bytes again, without anything to know them by,
   so a step may be applied as often as it was sent. A tap in between counts that. What was answered is applied. A watch
-  of Deno's goes on by itself.
+  of Deno's goes on by itself. The same if it is told to end.
+- the serving node is left alone for longer than it holds a request: what it had sent to the leader is unknown, what it
+  had not is repeated by the clients.
 """
 
 import re
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ from tests.acceptance.foreign.tap import Tap
 WORKERS = 3
 STEP = re.compile(rb"\x02step\x00\x02([0-9]+\.[0-9]+)\x00")
 UNKNOWN = "outcome unknown"
+HELD = 30.0
+"""Seconds for which a node holds a request that it can neither do nor refuse."""
 PATIENCE = 60.0
 PAUSE = 0.02
 
@@ -92,6 +97,10 @@ while (!tools.state.stop) {
   expect((await checked.commit()).ok, true, "check");
   await kv.delete([p, "other"]);
   expect((await kv.get([p, "other"])).versionstamp, null, "delete");
+  if (round % 4) continue;
+  const another = await tools.openKv(url);
+  expect((await another.get([p, "basic"])).value, round, "get from a database just opened");
+  another.close();
 }
 for (let waited = 0; reader && watched.at(-1) !== round && waited < 600; waited++) await tools.sleep(100);
 if (reader) {
@@ -130,6 +139,9 @@ while not tools.state.get("stop"):
     assert (await kv.atomic().check(entry).set((p, "other"), round).write()).ok
     await kv.delete((p, "other"))
     assert (await kv.get((p, "other")))[1] is None
+    if round % 4 == 0:
+        async with await denokv.open_kv(url) as another:
+            assert (await another.get((p, "basic")))[1].value == round
 return round
 """
 
@@ -184,19 +196,25 @@ class Count:
         return found[:20]
 
 
-class Trial:
-    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1.
+class Fate(Enum):
+    """Of the node that serves the clients."""
 
-    `orderly`: they are told to end instead.
-    """
+    SURVIVES = "survives"
+    DIES = "dies"
+    STOPS = "is stopped"
+    ALONE = "is left alone"
+
+
+class Trial:
+    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1."""
 
     SERVING = 0
 
-    def __init__(self, folder: Path, kinds: Sequence[str], *, serving_dies: bool, orderly: bool = False) -> None:
+    def __init__(self, folder: Path, kinds: Sequence[str], fate: Fate) -> None:
         self.folder = folder
         self.kinds = kinds
-        self.serving_dies = serving_dies
-        self.orderly = orderly
+        self.fate = fate
+        self.serving_dies = fate in (Fate.DIES, Fate.STOPS)
         self.kills = 0
         self._watched: list[Future[Any]] = []
 
@@ -244,10 +262,12 @@ class Trial:
         return client.start(code, p=client.kind, workers=WORKERS)
 
     def _basics(self, client: Foreign) -> "Future[Any] | None":
+        if self.fate is Fate.ALONE:
+            return None
         if self.serving_dies:  # of the two that can watch, Deno connects again by itself
             return client.start(JAVASCRIPT_WATCH, p=client.kind) if client.kind == "deno" else None
         code = PYTHON_BASICS if client.kind == "denokv" else JAVASCRIPT_BASICS
-        return client.start(code, p="basics of " + client.kind)
+        return client.start(code, p="basics of " + client.kind, url=client.addresses[0])
 
     def _kill(self, cluster: DevCluster) -> None:
         """Kill the leader, start it again, and wait until it has rejoined."""
@@ -257,14 +277,21 @@ class Trial:
             target = self.SERVING if self.serving_dies else self.SERVING + 1 + self.kills % 2
             transfer(cluster, leader, target)
             leader = cluster.leader()
-        if self.orderly:
+        if self.fate is Fate.STOPS:
             cluster.terminate(leader)
         else:
             cluster.kill(leader)
         self.kills += 1
+        if self.fate is Fate.ALONE:
+            (other,) = set(range(cluster.nodes)) - {leader, self.SERVING}
+            cluster.kill(other)
+            self._for(HELD + 5)
+            cluster.start(other)
         cluster.leader()
         cluster.start(leader)
         rejoined(cluster, leader)
+        if self.fate is Fate.ALONE:
+            self._for(2)  # for the clients to go on
 
     def _all_go_on(self, taps: Iterable[Tap]) -> None:
         """Every client has sent something again."""
@@ -276,6 +303,12 @@ class Trial:
                 raise TimeoutError(f"some client has sent nothing for {PATIENCE:g} s")
             time.sleep(PAUSE)
         self._check_running()
+
+    def _for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._check_running()
+            time.sleep(PAUSE)
 
     def _check_running(self) -> None:
         for program in self._watched:

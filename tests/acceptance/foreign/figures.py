@@ -68,6 +68,20 @@ def sets(client: Foreign, callers: int) -> str:
     return f"{found['rate']:,.0f}/s, p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"
 
 
+def watching(watcher: Foreign, writer: Foreign) -> float:
+    """Median of milliseconds from the beginning of a set to its emission in another process at another node."""
+    watcher.run("tools.state.reader = kv.watch([['watched']]).getReader(); await tools.state.reader.read()")
+    times = []
+    for number in range(50):
+        emission = watcher.start("return (await tools.state.reader.read()).value[0].value")
+        began = time.monotonic()
+        writer.run("await kv.set(['watched'], number)", number=number)
+        if emission.result(10) != number:
+            raise AssertionError("the watch has shown something else")
+        times.append((time.monotonic() - began) * 1000)
+    return statistics.median(times)
+
+
 def show(folder: Path) -> None:
     """Print all of them."""
     cluster = DevCluster(folder / "cluster", settings={"kv_connect_token": TOKEN})
@@ -85,6 +99,10 @@ def show(folder: Path) -> None:
                 client.run("for (let i = 0; i < 200; i++) await kv.set(['warm', i], i)")
                 for callers in (1, CALLERS):
                     print(f"{callers} callers set from Deno, {name}: {sets(client, callers)}")
+        one, two = (cluster.http_url((leader + step) % cluster.nodes) for step in (1, 2))
+        with Foreign("deno", [one], folder) as watcher, Foreign("deno", [two], folder) as writer:
+            passed = watching(watcher, writer)
+            print(f"a set in Deno until a watch at another node shows it: median {passed:.0f} ms (aim: 500 ms)")
         with Foreign("deno", [str(folder / "deno.sqlite")], folder) as client:
             for callers in (1, CALLERS):
                 print(f"{callers} callers set in Deno's own file: {sets(client, callers)}")
