@@ -161,6 +161,44 @@ async def hammer(address: str, path: str, body: Callable[[int], bytes], callers:
     )
 
 
+async def pour(address: str, rate: float, seconds: float) -> str:
+    """So many sets a second, each when it is due, whatever the others do: a load that does not fill the machine."""
+    connection = await connect(address)
+    samples: list[float] = []
+
+    async def call(number: int) -> None:
+        begun = time.perf_counter()
+        await connection.request("/v2/atomic_write", set_body(number))
+        samples.append(time.perf_counter() - begun)
+
+    calls = []
+    begun = time.perf_counter()
+    for number in range(int(rate * seconds)):
+        if (early := begun + number / rate - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        calls.append(asyncio.ensure_future(call(number)))
+    await asyncio.gather(*calls)
+    connection.close()
+    return f"{rate:7,.0f}/s  p50 {quantile(samples, 0.5):6.1f} ms  p99 {quantile(samples, 0.99):6.1f} ms"
+
+
+async def hammer_grpc(url: str, callers: int, seconds: float) -> str:
+    """The same load as `hammer`'s by a client of kvorum, to compare with."""
+    samples: list[float] = []
+    numbers: Iterator[int] = iter(range(1 << 40))
+    async with kvorum.open_kv(url) as kv:
+        end = time.perf_counter() + seconds
+
+        async def call() -> None:
+            while (begun := time.perf_counter()) < end:
+                await kv.set(("bench", next(numbers) % 10_000), "hello")
+                samples.append(time.perf_counter() - begun)
+
+        await asyncio.gather(*(call() for _ in range(callers)))
+    rate = len(samples) / seconds
+    return f"{rate:7,.0f}/s  p50 {quantile(samples, 0.5):6.1f} ms  p99 {quantile(samples, 0.99):6.1f} ms"
+
+
 async def probe(url: str, stop: asyncio.Event) -> list[float]:
     """A gRPC client that sets one key after the other; seconds of each call."""
     samples: list[float] = []
@@ -264,8 +302,13 @@ async def main(seconds: float) -> None:
             follower = (leader + 1) % 3
             await fill(cluster, 40_000)
             await beside(cluster, "alone", None, seconds)
+            for callers in (64, 256):
+                work = hammer_grpc(cluster.url, callers, seconds)
+                await beside(cluster, f"{callers} concurrent sets over gRPC", asyncio.ensure_future(work), seconds)
             for name, number in (("leader", leader), ("follower", follower)):
                 address = cluster.http_address(number)
+                work = pour(address, 100, seconds)
+                await beside(cluster, f"100 sets a second, {name}", asyncio.ensure_future(work), seconds)
                 for callers in (1, 64, 256):
                     work = hammer(address, "/v2/atomic_write", set_body, callers, seconds)
                     await beside(cluster, f"{callers} concurrent sets, {name}", asyncio.ensure_future(work), seconds)

@@ -21,7 +21,7 @@ logger = logging.getLogger("kvorum.http")
 BODY_TIMEOUT: Final = 30.0
 """Seconds that a request's body may take."""
 STALL: Final = 30.0
-RATE: Final = 65_536
+RATE: Final = 262_144
 """An answer must be read within so many seconds, and one more for so many of its bytes: reading a byte now and then
 does not count as reading."""
 
