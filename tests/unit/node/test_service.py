@@ -199,7 +199,8 @@ def test_a_failover_within_that_time_keeps_watches(make_node: Callable[..., Node
 # ---- expiry
 
 
-def test_expired_keys_are_swept_in_time_and_never_early(node: Node) -> None:
+def test_p18_expired_keys_are_swept_in_time_and_never_early(node: Node) -> None:
+    """P18: set 2 s, gone at 2.1 s."""
     begun = node.timers.time()
     node.write(set_op(KEY, expire_in_ms=2_000), settle=False)
     node.timers.advance(1.5)
