@@ -34,8 +34,6 @@ from tests.acceptance.foreign.tap import Tap
 WORKERS = 3
 STEP = re.compile(rb"\x02step\x00\x02([0-9]+\.[0-9]+)\x00")
 UNKNOWN = "outcome unknown"
-HELD = 30.0
-"""Seconds for which a node holds a request that it can neither do nor refuse."""
 PATIENCE = 60.0
 PAUSE = 0.02
 
@@ -206,21 +204,26 @@ class Fate(Enum):
 
 
 class Trial:
-    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1."""
+    """A cluster of its own, its leaders killed one after the other, while every client counts at node 1.
+
+    `held`: seconds for which a node holds a request that it can neither do nor refuse.
+    """
 
     SERVING = 0
 
-    def __init__(self, folder: Path, kinds: Sequence[str], fate: Fate) -> None:
+    def __init__(self, folder: Path, kinds: Sequence[str], fate: Fate, held: float = 30.0) -> None:
         self.folder = folder
         self.kinds = kinds
         self.fate = fate
+        self.held = held
         self.serving_dies = fate in (Fate.DIES, Fate.STOPS)
         self.kills = 0
         self._watched: list[Future[Any]] = []
 
     def run(self, seconds: float, kills: int) -> list[Count]:
         """At least that long and that many kills. Errors: AssertionError, Refused, ClusterFailed, TimeoutError."""
-        cluster = DevCluster(self.folder / "cluster", settings={"kv_connect_token": TOKEN})
+        settings = {"kv_connect_token": TOKEN, "kv_connect_held_ms": round(self.held * 1000)}
+        cluster = DevCluster(self.folder / "cluster", settings=settings)
         with ExitStack() as stack:
             stack.callback(cluster.stop)
             cluster.start_all()
@@ -285,7 +288,7 @@ class Trial:
         if self.fate is Fate.ALONE:
             (other,) = set(range(cluster.nodes)) - {leader, self.SERVING}
             cluster.kill(other)
-            self._for(HELD + 5)
+            self._for(self.held + 2)
             cluster.start(other)
         cluster.leader()
         cluster.start(leader)

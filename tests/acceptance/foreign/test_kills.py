@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.foreign.counter import Count, Fate, Trial
+from tests.acceptance.foreign.counter import WORKERS, Count, Fate, Trial
 from tests.acceptance.foreign.process import KINDS
 from tests.acceptance.foreign.tap import PREFACE, RequestBodies
 
@@ -22,6 +22,16 @@ def test_counters_while_leaders_are_killed(clients_installed: None, tmp_path: Pa
         assert count.numbers()["ok"] >= KILLS, (count.kind, count.numbers())
         if fate is Fate.SURVIVES or count.kind == "deno":
             assert count.rounds > 5, count.numbers()
+
+
+@pytest.mark.timeout(300)
+def test_counters_while_the_serving_node_is_left_alone(clients_installed: None, tmp_path: Path) -> None:
+    """What it had sent to a leader is reported as unknown (409), all else is done when there is a leader again."""
+    counts = Trial(tmp_path, KINDS, Fate.ALONE, held=2).run(seconds=1, kills=1)
+    for count in counts:
+        assert not count.faults(), (count.kind, count.numbers())
+        assert count.numbers()["ok"] >= WORKERS, (count.kind, count.numbers())
+    assert sum(count.numbers()["unknown"] for count in counts) <= 2 * len(KINDS) * WORKERS
 
 
 def test_the_judge_finds_what_is_wrong() -> None:
