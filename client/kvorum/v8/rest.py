@@ -150,12 +150,15 @@ def _write_plain(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> No
     if isinstance(value, (bool, type(None))) or type(value).__module__.startswith("v8serialize."):
         next(value)
     elif isinstance(value, int):
-        if -0x8000_0000 <= value <= 0x7FFF_FFFF:
-            stream.write_int32(value)
-        elif abs(value) <= MAX_EXACT:
-            stream.write_double(value)
+        number = int(value)  # of an enumeration, say: the library looks for others in a range, one by one
+        if -0x8000_0000 <= number <= 0x7FFF_FFFF:
+            stream.write_int32(number)
+        elif abs(number) <= MAX_EXACT:
+            stream.write_double(number)
         else:
-            stream.write_bigint(value)
+            stream.write_bigint(number)
+    elif isinstance(value, float):
+        stream.write_double(float(value))
     elif isinstance(value, str):
         _write_string(value, stream)
     elif isinstance(value, datetime):

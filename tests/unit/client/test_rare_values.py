@@ -2,12 +2,27 @@
 
 import contextlib
 import tracemalloc
+from collections import deque
+from datetime import UTC
+from enum import IntEnum
 from typing import Any
 
 import pytest
-from v8serialize.jstypes import JSError, JSMap, JSRegExp, JSRegExpFlag
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from v8serialize.jstypes import (
+    JSArray,
+    JSError,
+    JSHole,
+    JSMap,
+    JSRegExp,
+    JSRegExpFlag,
+    JSSet,
+    JSUndefined,
+)
 
 from kvorum.errors import DataError, InvalidValue
+from kvorum.kvu64 import KvU64
 from kvorum.limits import MAX_RARE_VALUE_DEPTH
 from kvorum.values import decode_payload, encode_payload
 
@@ -128,3 +143,74 @@ def test_declared_sizes_cost_nothing(part: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
+
+
+# ---- writing whatever a program may give
+
+
+class Odd:
+    """Of no type that can be stored."""
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(st.characters(), max_size=6),
+    st.binary(max_size=6),
+    st.binary(max_size=6).map(bytearray),
+    st.datetimes(timezones=st.none() | st.just(UTC)),
+    st.decimals(),
+    st.complex_numbers(),
+    st.just(KvU64(1)),
+    st.just(Level.LOW),
+    st.builds(Odd),
+    st.just(JSUndefined),
+    st.just(JSHole),
+    st.builds(JSRegExp, st.text(max_size=3), st.just(JSRegExpFlag.NoFlag)),
+    st.builds(JSError, st.none() | st.text(max_size=3)),
+)
+anything = st.recursive(
+    junk,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.lists(inner, max_size=4).map(deque),
+        st.lists(inner, max_size=4).map(JSArray),
+        st.lists(inner, max_size=4).map(JSSet),
+        st.lists(st.tuples(inner, inner), max_size=4).map(JSMap),
+        st.dictionaries(st.text(max_size=3), inner, max_size=4),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers(), st.floats(), st.binary(max_size=3)), inner),
+        st.sets(st.one_of(st.integers(), st.text(max_size=3), st.none(), st.tuples(st.integers()))),
+    ),
+    max_leaves=10,
+)
+
+
+@given(anything)
+@settings(max_examples=400)
+def test_anything_is_written_so_that_it_can_be_read_or_refused(value: Any) -> None:
+    try:
+        data = encode_payload(value)
+    except InvalidValue as error:
+        assert error.path.startswith("payload")
+        return
+    back = decode_payload(data)
+    again = decode_payload(encode_payload(back))
+    assert sorted(repr(again)) == sorted(repr(back))  # sets have no order
+
+
+def test_an_enumeration_in_a_rare_value_costs_no_more_than_its_number() -> None:
+    """Python looks for an int of another class in a range step by step; the library's ranges have 2^32 steps."""
+    assert decode_payload(encode_payload(JSMap([(Level.LOW, Level.LOW)]))) == {1: 1}
+
+
+@pytest.mark.parametrize("header", ["ff0d", "ff0e", "ff11", "ff00", "ffff", "0f0f"])
+def test_other_versions_are_not_guessed_at(header: str) -> None:
+    with pytest.raises(DataError, match="not version 15 or 16"):
+        decode_payload(bytes.fromhex(header + "490a"))
