@@ -56,6 +56,23 @@ SEEDS = [
         ],
     ).SerializeToString(),
     dp.AtomicWrite(mutations=[dp.Mutation(key=b"k", mutation_type=_DELETE)] * 3).SerializeToString(),
+    # what must be refused, so that changes to it are near the borders
+    dp.AtomicWrite(checks=[dp.Check(key=b"k")] * 101).SerializeToString(),
+    dp.AtomicWrite(checks=[dp.Check(key=b"k", versionstamp=bytes(9))]).SerializeToString(),
+    dp.AtomicWrite(mutations=[dp.Mutation(key=b"k", mutation_type=_DELETE)] * 1_001).SerializeToString(),
+    dp.AtomicWrite(
+        mutations=[dp.Mutation(key=b"k", value=_value(bytes(7), dp.VE_LE64), mutation_type=_SET)]
+    ).SerializeToString(),
+    dp.AtomicWrite(
+        mutations=[
+            dp.Mutation(
+                key=b"k" * 2_027, value=_value(b"", dp.VE_BYTES), mutation_type=dp.M_SET_SUFFIX_VERSIONSTAMPED_KEY
+            )
+        ]
+    ).SerializeToString(),
+    dp.AtomicWrite(
+        enqueues=[dp.Enqueue(payload=b"x", backoff_schedule=[1] * 65, keys_if_undelivered=[b""])]
+    ).SerializeToString(),
 ]
 
 

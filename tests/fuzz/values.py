@@ -30,6 +30,7 @@ SEEDS = [
         datetime(2020, 1, 1, tzinfo=UTC),
         [_SHARED, _SHARED],
         CYCLE,
+        [b"buffer and view", CYCLE],
         JSArray([1, JSHole, 3]),
         JSArray([1], foo="bar"),
         JSMap([("a", 1), (JSBigInt(1), 2), (1, 3)]),
@@ -55,6 +56,10 @@ SEEDS = [
 ]
 
 
+OURS = ("a number is too long", "nested", "not version 15 or 16")
+"""What only our own reader minds."""
+
+
 @contextmanager
 def opened() -> Iterator[Callable[[bytes], None]]:
     yield check
@@ -65,7 +70,9 @@ def check(data: bytes) -> None:
     for encoded in (data, b"\xff\x0f" + data) if data[:1] != b"\xff" else (data,):
         try:
             value = v8.loads(encoded)
-        except DataError:
+        except DataError as error:
+            if not any(reason in str(error) for reason in OURS):
+                _refused(encoded)
             continue
         try:
             once = v8.dumps(value)
@@ -83,6 +90,14 @@ def check(data: bytes) -> None:
         again = v8.dumps(v8.loads(once))
         # A set has no order, and where it stands decides on the padding of strings.
         assert again == once or (b"'" in once and _letters(again) == _letters(once)), encoded.hex()
+
+
+def _refused(encoded: bytes) -> None:
+    try:
+        value = rest.loads(encoded)
+    except DataError:
+        return
+    raise AssertionError(f"the other reader finds {value!r:.100} in {encoded.hex()}")
 
 
 def _letters(data: bytes) -> list[int]:
