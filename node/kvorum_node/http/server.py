@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from email.utils import formatdate
+from itertools import islice
 from time import perf_counter
 from typing import Final
 
@@ -28,6 +29,8 @@ SHARE: Final = 0.0005
 MAX_CONNECTIONS: Final = 2_000
 SPARED: Final = 5.0
 """Seconds without a request before a connection may have to make room: clients that keep one mean to use it again."""
+CANDIDATES: Final = 32
+"""Connections of which one may have to make room. Hundreds that come at once must not cost a look at thousands each."""
 BACKLOG: Final = 1_024
 LOOK: Final = 1.0
 """Seconds between looks for what takes too long."""
@@ -120,15 +123,9 @@ class HttpServer:
 
     def made(self, connection: Connection) -> bool:
         """A new connection; False: there is no room for it."""
-        if len(self._connections) >= self._max_connections:
-            # One that never asked for anything, or the one that has been quiet for longest.
-            now = self.loop.time()
-            idle = max(self._connections, key=lambda other: other.idle_for(now))
-            if idle.idle_for(now) < SPARED:
-                self._turned_away += 1
-                return False
-            idle.abort()
-            self._connections.pop(idle, None)
+        if len(self._connections) >= self._max_connections and not self._make_room():
+            self._turned_away += 1
+            return False
         self._made += 1
         self._connections[connection] = None
         return True
@@ -145,6 +142,19 @@ class HttpServer:
         return kind(connection, self._app, self.loop, self._now)
 
     # ---- inside
+
+    def _make_room(self) -> bool:
+        """Cut a connection that never asked for anything, or has been quiet for long; False: there is none."""
+        now, connections = self.loop.time(), self._connections
+        candidates = list(islice(connections, CANDIDATES))
+        for connection in candidates:  # at others the next time
+            connections[connection] = connections.pop(connection)
+        idle = max(candidates, key=lambda connection: connection.idle_for(now))
+        if idle.idle_for(now) < SPARED:
+            return False
+        idle.abort()
+        connections.pop(idle, None)
+        return True
 
     def _turn(self) -> None:
         """Work for as long as one turn of the loop allows."""
