@@ -33,6 +33,7 @@ from v8serialize.jstypes import (
     JSRegExp,
     JSSet,
     JSUint8Array,
+    JSUndefined,
 )
 
 from kvorum.errors import DataError, InvalidValue
@@ -113,16 +114,19 @@ def _children(value: object, path: str) -> Iterator[tuple[object, str]] | None:
         return (
             pair
             for key, item in value.items()
+            if not (item is JSHole and isinstance(value, JSArray))
             for pair in ((key, f"{path}{{key {key_step(key)[1:-1]}}}"), (item, path + key_step(key)))
         )
     if isinstance(value, Set):
         return ((item, f"{path}{{{key_step(item)[1:-1]}}}") for item in value)
     if isinstance(value, list):
-        return ((item, f"{path}[{at}]") for at, item in enumerate(value))
+        return ((item, f"{path}[{at}]") for at, item in enumerate(value) if item is not JSHole)
     return None
 
 
 def _check_leaf(value: object, path: str) -> None:
+    if value is JSHole:
+        raise InvalidValue("a hole can only stand in an array", path)
     known = value is None or isinstance(value, (str, int, float, bytes, bytearray, memoryview, datetime))
     if not known and not type(value).__module__.startswith("v8serialize."):
         raise InvalidValue(f"{type(value).__name__} cannot be stored", path)
@@ -226,7 +230,6 @@ def loads(data: bytes) -> object:
     reader = TagReader(
         jsmap_type=_WholeMap,
         jsset_type=_WholeSet,
-        js_constants={SerializationTag.kUndefined: None},
         js_primitive_objects=True,
         host_object_deserializer=NodeJsArrayBufferViewHostObjectHandler(),
         default_timezone=UTC,
@@ -284,7 +287,7 @@ class _Unreadable(Exception):
     """Python has nothing of the kind; says of what."""
 
 
-_MERGED: Final = "a Map or Set holds null also as undefined, or a number also as a BigInt"
+_MERGED: Final = "a Map or Set holds the same number also as a BigInt"
 
 
 class _WholeMap(JSMap[object, object]):
@@ -320,6 +323,8 @@ class _Plain:
 
     def convert(self, value: object) -> object:
         """The plain form of a value, or the value itself."""
+        if value is JSUndefined:
+            return None
         if isinstance(value, JSUint8Array):
             return _content(value)
         if isinstance(value, JSBigInt):
@@ -372,13 +377,16 @@ class _Plain:
         return made
 
     def _member(self, key: object, made: object) -> object:
-        """Where 1 and 1n may be two keys, a BigInt stays one; likewise views, which are keys by identity there."""
-        if isinstance(key, (JSBigInt, JSUint8Array)) and isinstance(made, (JSMap, JSSet)):
+        """Where 1 and 1n may be two keys, a BigInt stays one; likewise undefined, and views, which are keys by identity
+        there."""
+        if (isinstance(key, (JSBigInt, JSUint8Array)) or key is JSUndefined) and isinstance(made, (JSMap, JSSet)):
             return key
         return self.convert(key)
 
 
 def _plain_key(key: object) -> object:
+    if key is JSUndefined:
+        return None
     return _content(key) if isinstance(key, JSUint8Array) else key
 
 

@@ -205,6 +205,23 @@ def test_anything_is_written_so_that_it_can_be_read_or_refused(value: Any) -> No
     assert sorted(repr(again)) == sorted(repr(back))  # sets have no order
 
 
+def test_undefined_is_none_but_where_null_is_there_too() -> None:
+    assert decode_payload(bytes.fromhex("ff0f3b5f49023a02")) == {None: 1}
+    assert decode_payload(bytes.fromhex("ff0f4102" + "5222016100" + "3b5f49023a02" + "240002"))[1] == {None: 1}
+    both = decode_payload(bytes.fromhex("ff0f27305f2c02"))
+    assert isinstance(both, JSSet) and [*both] == [None, JSUndefined]
+    assert decode_payload(encode_payload(both)) == both
+    assert decode_payload(encode_payload([JSUndefined, JSMap({"a": JSUndefined})])) == [None, JSMap({"a": None})]
+
+
+def test_holes_stand_in_arrays_only() -> None:
+    for value in ([JSHole, 1], JSArray([JSHole, 1])):
+        assert decode_payload(encode_payload(value)) == JSArray([JSHole, 1])
+    for wrong in (JSHole, {"a": JSHole}, JSMap([(1, JSHole)]), JSMap([(JSHole, 1)]), [JSSet([JSHole])]):
+        with pytest.raises(InvalidValue, match="a hole can only stand in an array"):
+            encode_payload(wrong)
+
+
 def test_an_enumeration_in_a_rare_value_costs_no_more_than_its_number() -> None:
     """Python looks for an int of another class in a range step by step; the library's ranges have 2^32 steps."""
     assert decode_payload(encode_payload(JSMap([(Level.LOW, Level.LOW)]))) == {1: 1}
