@@ -248,6 +248,7 @@ def test_constants_of_apply_belong_to_the_data_version() -> None:
     assert (limits.MAX_WRITE_KEY_SIZE, limits.MAX_VALUE_SIZE, limits.MAX_QUEUE_NAME_SIZE) == (2_048, 65_536, 256)
     assert (limits.SESSION_WINDOW, limits.MAX_SESSIONS) == (4_096, 100_000)
     assert (limits.SWEEP_LIMIT, limits.MAX_CREDITS) == (1_000, 1_000)
+    assert (limits.MAX_DELETED_RANGE_KEYS, limits.MAX_READ_KEY_SIZE) == (1_000, 2_049)
     assert limits.DEFAULT_BACKOFF == (100, 1_000, 5_000, 30_000, 60_000)
     assert (limits.MAX_HISTORY_SIZE, limits.MAX_HISTORY_ROWS) == (64 << 20, 1 << 18)
 
