@@ -28,12 +28,14 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node._proto import datapath_pb2 as dp
 
 LOCAL = "127.0.0.1"
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hostile\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TOKEN = b"Bearer hostile"
+STREAM = b"/kvorum.v1.Kv/Stream"
 READ, WRITE, WATCH = b"/v2/snapshot_read", b"/v2/atomic_write", b"/v2/watch"
 LARGE = b"hostile-large"
 """Prefix of a thousand rows of 64 KiB, which `fill` makes."""
@@ -647,7 +649,7 @@ async def grpc_resets(plan: Plan) -> None:
                     parts += [
                         head(
                             stream,
-                            b"/kvorum.v1.Kv/Stream",
+                            STREAM,
                             (b"content-type", b"application/grpc"),
                             (b"te", b"trailers"),
                         ),
@@ -668,7 +670,7 @@ async def grpc_half_open(plan: Plan) -> None:
         async with plan.connection() as (reader, writer):
             await plan.send(writer, begin())
             opened = (
-                head(number, b"/kvorum.v1.Kv/Stream", (b"content-type", b"application/grpc"), (b"te", b"trailers"))
+                head(number, STREAM, (b"content-type", b"application/grpc"), (b"te", b"trailers"))
                 for number in odd(900)
             )
             await plan.send(writer, b"".join(opened))
@@ -677,6 +679,29 @@ async def grpc_half_open(plan: Plan) -> None:
                 await _drain(reader)
 
     await crowd(plan, 8, one)
+
+
+@attack
+async def grpc_watches(plan: Plan) -> None:
+    """Watches of keys and of ranges, hundreds on each stream, of everything that changes, from the beginning; the
+    streams are never read."""
+    frame = pb.ClientFrame(hello=pb.Hello(protocol=1, client="hostile"))
+    for number in range(400):
+        frame.watches.add(id=number, keys=[LARGE + b"%04d" % (number % 1_000), b"good-connect"])
+    for number in range(1_000, 1_400):
+        frame.watches.add(id=number, start=b"\0", end=b"\xff", since=bytes(10) if number % 2 else b"")
+    message = frame.SerializeToString()
+    message = b"\0" + len(message).to_bytes(4, "big") + message
+    data = b"".join(DataFrame(1, data=message[at : at + 16_384]).serialize() for at in range(0, len(message), 16_384))
+    opened = begin() + head(1, STREAM, (b"content-type", b"application/grpc"), (b"te", b"trailers")) + data
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            await plan.send(writer, opened)
+            plan.counts["watches"] += 800
+            await plan.linger(reader)
+
+    await crowd(plan, 20, one)
 
 
 @attack

@@ -1,4 +1,4 @@
-"""Each attack for a few seconds: good clients go on, nobody is deposed, and nothing is left of it. The bounds are wide,
+"""Each attack for a few seconds: good clients go on, the leader stays, and nothing is left of it. The bounds are wide,
 since the attackers share the machine with the nodes; `scripts/hostile` prints what it really is.
 """
 
@@ -16,6 +16,9 @@ SECONDS = 1.5
 SCALE = {"idle_connections": 0.8, "tiny_pieces": 0.1}
 """Some need their number; of some a little is enough."""
 USUAL_SCALE = 0.5
+PATIENT = {"election_timeout_min_ms": 1_500, "election_timeout_max_ms": 3_000}
+"""Nodes, clients and attackers share few cores. A loop that an attack keeps busy for more than three quarters of a
+second still costs the leader its office."""
 SLOW = 10.0
 """Seconds within which a good client is answered, whatever goes on."""
 MEMORY = 600 << 20
@@ -25,7 +28,7 @@ MEMORY = 600 << 20
 @pytest.fixture(scope="module")
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
     """The leader of a cluster of its own; at the end all nodes must still end in order."""
-    cluster = DevCluster(tmp_path_factory.mktemp("hostile"))
+    cluster = DevCluster(tmp_path_factory.mktemp("hostile"), settings=PATIENT)
     try:
         cluster.start_all()
         made = Siege(cluster, cluster.leader())
@@ -44,9 +47,7 @@ async def test_good_clients_go_on(siege: Siege, name: str) -> None:
     assert sum(outcome.counts.values()), "nothing was attacked"
     assert not outcome.log, told
     assert not outcome.left, told
-    # Attackers, nodes and clients share few cores: a leader may come late and hand over, but nobody may call for an
-    # election.
-    assert outcome.term_changes <= outcome.handovers <= 1, told
+    assert not outcome.term_changes, told
     assert outcome.memory < MEMORY, told
     assert outcome.grpc.times, told
     assert not outcome.grpc.refused, told
