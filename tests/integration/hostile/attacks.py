@@ -479,6 +479,35 @@ async def cuts(plan: Plan) -> None:
     await crowd(plan, 12, one)
 
 
+@attack
+async def large_writes(plan: Plan) -> None:
+    """Writes of half a megabyte, as many at a time as go; the answers are read, and new ones come."""
+    parts = dp.AtomicWrite()
+    for at in range(8):
+        parts.mutations.add(
+            key=b"hostile-write-%d" % at,
+            value=dp.KvValue(data=b"x" * 65_000, encoding=dp.VE_BYTES),
+            mutation_type=dp.M_SET,
+        )
+    data = parts.SerializeToString()
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            await plan.send(writer, begin() + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
+            drain = asyncio.ensure_future(_drain(reader))
+            number = 1
+            try:
+                while plan.left > 0 and not drain.done():
+                    frames = [DataFrame(number, data=data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
+                    await plan.send(writer, head(number, WRITE) + all_of(frames) + body(number, b""))
+                    number += 2
+                    plan.counts["writes"] += 1
+            finally:
+                drain.cancel()
+
+    await crowd(plan, 8, one)
+
+
 # ---- answers that are not read
 
 
