@@ -99,6 +99,31 @@ def test_a_key_that_expires_is_seen_to_go(client: Client, p: str, watching: Any)
     stream.until([None])
 
 
+@at(WATCHERS, [2], own=True)
+def test_ten_large_values_in_one_emission(client: Client, p: str) -> None:
+    """Each of 60 KB, written one by one: every emission has all of them."""
+    sizes = client(
+        """
+        const keys = Array.from({ length: 10 }, (_, i) => [p, i]);
+        for (const key of keys) await kv.set(key, new Uint8Array(60_000));
+        const reader = kv.watch(keys).getReader();
+        const sizes = [];
+        const writes = [];
+        do {
+          const { value } = await reader.read();
+          sizes.push(value.map((entry) => entry.value.length));
+          if (!writes.length) for (const key of keys.slice(1)) writes.push(kv.set(key, new Uint8Array(60_001)));
+        } while (sizes.at(-1).slice(1).includes(60_000));
+        await Promise.all(writes);
+        await reader.cancel();
+        return sizes;
+        """,
+        p=p,
+    )
+    assert sizes[0] == [60_000] * 10
+    assert sizes[-1] == [60_000] + [60_001] * 9
+
+
 @at(WATCHERS)
 def test_many_writes_end_in_the_newest_state(client: Client, p: str, watching: Any) -> None:
     client("await kv.set([p, 'a'], 0)", p=p)
