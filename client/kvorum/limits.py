@@ -90,7 +90,7 @@ MAX_DELETED_RANGE_KEYS: Final = 1_000
 MAX_HISTORY_SIZE: Final = 67_108_864
 """Bytes of the change history that is kept for watches of ranges: keys, values and a little around them."""
 MAX_HISTORY_ROWS: Final = 262_144
-"""Rows of it. An entry, which holds the commits of many callers, takes one for each 2,000 bytes of its changes."""
+"""Rows of it. An entry, which holds the commits of many callers, takes one for each 8,000 bytes of its changes."""
 
 # ---- Calls
 

@@ -6,10 +6,10 @@ HISTORY ‖ stamp prefix of the entry ‖ number of the row; they are covered by
 scrub, and checkpoints carry them. So a follower, a node that was killed, and one that got a snapshot all have the same
 history, and a cut-off commit leaves nothing in it.
 
-A row holds the changes of many commits, up to 2,000 bytes of them: as much as LMDB keeps on a page of its tree. Larger
-rows need several pages in one piece, which LMDB must find among the free ones, and would at each entry; a change that
-is larger stands alone, and needs them for its value anyway. A row for each change would cost as much as the change
-itself.
+A row holds the changes of many commits, up to 8,000 bytes of them, which is two of LMDB's pages. A row for each change
+would cost as much as the change itself; longer rows cost no less than these, and need more pages in one piece, which
+LMDB must find among the free ones. A change that is larger stands alone, as its value does in the state. All in all
+history makes applying a batch of small writes about a twentieth slower.
 
 The history is bounded in bytes and rows. What an entry adds to it takes the oldest rows away, a bounded number of them,
 but more than it adds. `State.oldest` is the versionstamp behind which everything is still there: who has seen all up to
@@ -23,7 +23,9 @@ missing or wrong); one row for each entry (see above); a file beside the state (
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Generator, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from . import checked
@@ -46,6 +48,7 @@ NEW: Final = 0x8000
 _SIZES: Final = struct.Struct(">HI")
 pack_sizes: Final = _SIZES.pack
 """A change begins with the sizes of its key (NEW added) and of its row; both follow."""
+# What follows belongs to the data version, as do the limits: all nodes must cut and trim alike.
 _ROW_SIZE: Final = 8_000
 _LAST: Final = b"\xff\xff"
 _NUMBER_SIZE: Final = 4
@@ -110,14 +113,13 @@ def write(entry: "Entry", bounds: Bounds) -> Generator[None, None, None]:
 
 
 def _join(changes: list[bytes]) -> Iterator[bytes]:
-    """Rows of history."""
-    begin = size = 0
-    for end, change in enumerate(changes):
-        size += len(change)
-        if size > _ROW_SIZE and end > begin:
-            yield b"".join(changes[begin:end])
-            begin, size = end, len(change)
-    yield b"".join(changes[begin:])
+    """Rows of history: as many changes in each as it may hold, and one at least."""
+    ends = [*accumulate(map(len, changes), initial=0)]
+    begin = 0
+    while begin < len(changes):
+        end = max(bisect_right(ends, ends[begin] + _ROW_SIZE, begin + 1) - 1, begin + 1)
+        yield b"".join(changes[begin:end])
+        begin = end
 
 
 def _trim(entry: "Entry", bounds: Bounds, steps: int) -> Generator[None, None, None]:

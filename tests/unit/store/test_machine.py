@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import SWEEP_LIMIT
-from kvorum_node.store import DATA_VERSION, Store, StoreFault
+from kvorum_node.store import DATA_VERSION, Store, StoreFault, history
 from kvorum_node.store.commits import execute
 from kvorum_raft.seams import StateMachine
 from tests.unit.store.harness import (
@@ -251,6 +251,7 @@ def test_constants_of_apply_belong_to_the_data_version() -> None:
     assert (limits.MAX_DELETED_RANGE_KEYS, limits.MAX_READ_KEY_SIZE) == (1_000, 2_049)
     assert limits.DEFAULT_BACKOFF == (100, 1_000, 5_000, 30_000, 60_000)
     assert (limits.MAX_HISTORY_SIZE, limits.MAX_HISTORY_ROWS) == (64 << 20, 1 << 18)
+    assert (history._ROW_SIZE, history._STEPS, history._BYTES_FOR_STEP) == (8_000, 16, 256)
 
 
 def test_closing_while_in_use(replica: Replica) -> None:
