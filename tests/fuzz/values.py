@@ -58,6 +58,9 @@ SEEDS = [
 
 OURS = ("a number is too long", "nested", "not version 15 or 16")
 """What only our own reader minds."""
+THEIRS = ("Varint is larger", "out of range", "padding between a buffer and its view")
+"""What only the other one minds: numbers of more than 32 bits, of which V8 itself ignores what is too much, and what
+follows the value."""
 
 
 @contextmanager
@@ -82,8 +85,7 @@ def check(data: bytes) -> None:
         try:
             other = v8.dumps(rest.loads(encoded))
         except DataError as error:
-            # Numbers of more than 32 bits, in which V8 itself ignores what is too much.
-            assert "Varint" in str(error), encoded.hex()
+            assert any(reason in str(error) for reason in THEIRS), encoded.hex()
         else:
             # Names that are numbers come first there.
             assert _letters(other) == _letters(once), encoded.hex()
