@@ -23,7 +23,6 @@ from tests.simulation.whole.environment import Storage
 from tests.simulation.whole.files import Files, Tree
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.process import Process
-from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.vault import Vault
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -86,8 +85,6 @@ class Machine:
         """Its folder waits to be added to the cluster."""
         self.peer_port = 1
         self.slice_commits = 16
-        self.history_bounds = BOUNDS[-1]
-        """The same on all machines."""
         self.narrow = False
         """Takes few writes at a time."""
         self.slowness = 0.02
@@ -210,6 +207,12 @@ class Machine:
         """Behind which its log begins."""
         core = self.process.core if self.process is not None else None
         return core.journal.base_index if core else 0
+
+    def make_checkpoint(self) -> None:
+        """Soon, as for a follower that could use none of those that are there."""
+        snapshots = getattr(self.process.raft, "_snapshots", None) if self.process is not None else None
+        if snapshots is not None:
+            snapshots.checkpointer.force()
 
     @property
     def leads(self) -> bool:

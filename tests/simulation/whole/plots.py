@@ -334,9 +334,10 @@ def old_snapshot(stage: Stage) -> Steps:
     stage.note(f"{late.name} is away until {first.name} has cut its log")
     last = late.last_index()
     stage.down(late)
-    for _ in range(40):
+    for _ in range(12):
         stage.crowd.burst(4)
-        if (yield lambda: first.base_index() > last, 0.1):
+        first.make_checkpoint()
+        if (yield lambda: first.base_index() > last, 0.3):
             break
     else:
         return False

@@ -25,7 +25,6 @@ from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import ONE_BY_ONE
-from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.troubles import Troubles
 
 WORK = 14.0
@@ -116,13 +115,12 @@ class Schedule:
             limits = ONE_BY_ONE
         limits = replace(limits, checkpoint_log=rng.choice(CHECKPOINTS), hash_every=HASH_EVERY)
         timing, slowness = rng.choice(TIMINGS), rng.choice((0.005, 0.05, 0.3))
-        if self.troubles.plot == "old_snapshot":  # which waits until a log is cut
-            limits, slowness = replace(limits, checkpoint_log=min(CHECKPOINTS)), 0.02
+        if self.troubles.plot == "old_snapshot":  # which waits for two checkpoints
+            slowness = 0.02
         narrow = rng.random() < 0.3
-        bounds = rng.choice(BOUNDS)
         for machine in [*self.machines, self.double]:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches
-            machine.slowness, machine.narrow, machine.history_bounds = slowness, narrow, bounds
+            machine.slowness, machine.narrow = slowness, narrow
             machine.slice_commits = rng.choice((1, 3, 64))
             machine.drift = rng.uniform(0.999, 1.001)
             machine.wall_offset_ms = rng.randrange(-200, 200)
