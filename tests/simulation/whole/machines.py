@@ -23,6 +23,7 @@ from tests.simulation.whole.environment import Storage
 from tests.simulation.whole.files import Files, Tree
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.process import Process
+from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.vault import Vault
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -85,6 +86,8 @@ class Machine:
         """Its folder waits to be added to the cluster."""
         self.peer_port = 1
         self.slice_commits = 16
+        self.history_bounds = BOUNDS[-1]
+        """The same on all machines."""
         self.narrow = False
         """Takes few writes at a time."""
         self.slowness = 0.02

@@ -25,6 +25,7 @@ from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import ONE_BY_ONE
+from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.troubles import Troubles
 
 WORK = 14.0
@@ -118,9 +119,10 @@ class Schedule:
         if self.troubles.plot == "old_snapshot":  # which waits for two checkpoints
             slowness = 0.02
         narrow = rng.random() < 0.3
+        bounds = rng.choice(BOUNDS)
         for machine in [*self.machines, self.double]:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches
-            machine.slowness, machine.narrow = slowness, narrow
+            machine.slowness, machine.narrow, machine.history_bounds = slowness, narrow, bounds
             machine.slice_commits = rng.choice((1, 3, 64))
             machine.drift = rng.uniform(0.999, 1.001)
             machine.wall_offset_ms = rng.randrange(-200, 200)
