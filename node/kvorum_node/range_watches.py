@@ -30,7 +30,7 @@ from .timers import Alarm, Timers
 
 logger = logging.getLogger("kvorum.node")
 
-MAX_WATCHES: Final = 50_000
+MAX_WATCHES: Final = 20_000
 """Range watches of one node."""
 SLICE_CHANGES: Final = 1_024
 """Changes looked at in one turn of the loop, for all watches together: about 2 ms."""
