@@ -69,6 +69,7 @@ class RangeWatch:
         "mark_due",
         "open",
         "place",
+        "placed",
         "through",
         "touched",
     )
@@ -85,6 +86,8 @@ class RangeWatch:
         self.place: Place | None = None
         """Where to read on, if that is known better than by `through`."""
         self.open = False
+        self.placed = False
+        """The hub knows of its range."""
         self.line = False
         """It waits to be served, in the line or with its owner."""
         self.touched = False
@@ -116,8 +119,8 @@ class RangeHub:
     def add(
         self, bounds: tuple[bytes, bytes], since: bytes, *, keys_only: bool, deliver: Deliver, has_room: HasRoom
     ) -> RangeWatch:
-        """Watch the keys of start <= key < end for changes after `since` (10 bytes; empty = after what is applied when
-        it begins). Nothing comes before `begin`."""
+        """Watch the keys of start <= key < end for changes after `since` (10 bytes; empty = after what is applied at
+        its first event, which has no changes and says so). Nothing comes before `begin`."""
         watch = RangeWatch(bounds, since, keys_only=keys_only, deliver=deliver, has_room=has_room)
         self._watches[watch] = None
         return watch
@@ -131,15 +134,17 @@ class RangeHub:
         if watch not in self._watches or watch.open:
             return
         watch.open = True
-        with self._store.snapshot() as snapshot:
-            stamp = snapshot.versionstamp
-        if watch.through:
-            watch.touched = watch.through < stamp
-        else:
-            watch.through = stamp
-        self._ranges.add(watch.bounds, watch)
         self._mark_alarm.set_no_later(MARK_INTERVAL)
         self._queue(watch)
+
+    def _place(self, watch: RangeWatch, newest: bytes) -> None:
+        """When it is served for the first time, so that a thousand that begin together take several turns."""
+        watch.placed = True
+        if watch.through:
+            watch.touched = watch.through < newest
+        else:
+            watch.through = newest
+        self._ranges.add(watch.bounds, watch)
 
     def remove(self, watch: RangeWatch) -> None:
         """Nothing more comes. Idempotent."""
@@ -190,7 +195,7 @@ class RangeHub:
     def installed(self) -> None:
         """A snapshot became the state, and its history the history: read on in it from where each watch stands."""
         for watch in self._watches:
-            if watch.open and not watch.touched:
+            if watch.placed and not watch.touched:
                 self._catch_up(watch, self._newest)
                 self._touch(watch)
 
@@ -219,6 +224,10 @@ class RangeHub:
         self._serving = False
         left = SLICE_CHANGES
         ready = self._ready
+        while ready and not ready[0].open:
+            ready.popleft()
+        if not ready:
+            return
         with self._store.snapshot() as snapshot:
             newest, oldest = snapshot.versionstamp, snapshot.oldest
             for _ in range(len(ready)):
@@ -239,6 +248,8 @@ class RangeHub:
 
     def _step(self, snapshot: Snapshot, watch: RangeWatch, newest: bytes, oldest: bytes) -> int:
         """Give a watch its slice; returns the number of changes looked at."""
+        if not watch.placed:
+            self._place(watch, newest)
         if not watch.touched:
             self._catch_up(watch, self._newest)
         elif watch.through < (oldest or newest):

@@ -208,7 +208,8 @@ class NodeService:
     def watch_range(
         self, bounds: tuple[bytes, bytes], since: bytes, *, keys_only: bool, deliver: Deliver, has_room: HasRoom
     ) -> RangeWatch:
-        """Watch a range; see `RangeHub.add`. Changes that are committed after this call are all told.
+        """Watch a range; see `RangeHub.add`. Its first event shows a state that holds everything that was committed
+        before this call.
 
         End it with `ranges.remove`.
         """
