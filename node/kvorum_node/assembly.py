@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Final
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster import Address, ClusterBackend
+from kvorum.cluster.connection import Connection
 from kvorum_raft import RaftConfig, RaftNode, Timing
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_marker
@@ -19,6 +21,7 @@ from .config import NodeConfig, listen_parts
 from .front import Front
 from .handover import HandOver
 from .http.port import HttpPort
+from .loopback import LoopbackConnection
 from .replica_store import ReplicaStore
 from .scrub import Scrubber
 from .service import NodeService, ServiceSettings
@@ -131,7 +134,17 @@ class Replica:
     async def _start_http(self, service: NodeService, election_max: float) -> None:
         config = self._config
         # This node always knows where the leader is, as far as it can be known: no other address is needed.
-        front = Front(service, [_reachable(*listen_parts(config.client_listen))])
+        own = _reachable(*listen_parts(config.client_listen))
+        known_as = [
+            listen_parts(member.client_address) for member in config.members if member.node_id == config.node_id
+        ]
+
+        def connect(address: Address, loop: asyncio.AbstractEventLoop, _: object) -> Connection:
+            if address == own or address in known_as:
+                return LoopbackConnection(service, config.node_id, address, loop)
+            return Connection(address, loop)
+
+        front = Front(service, [own], connect=lambda addresses: ClusterBackend(addresses, connect=connect))
         http = self._http = HttpPort(service, front, config, grace=election_max)
         self._stack.push_async_callback(front.close)
         await http.start()

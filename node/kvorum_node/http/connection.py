@@ -26,7 +26,9 @@ IDLE_TIMEOUT: Final = 120.0
 """Seconds without a request before a connection is closed. Well above what clients keep theirs for: closing one that
 is just being used is an error for them."""
 CLOSE_STALL: Final = 5.0
-"""Seconds that the last bytes of a closed connection may take."""
+"""Seconds that the last bytes of a closed connection, and the client's own end, may take."""
+MAX_DISCARDED: Final = 1_048_576
+"""Bytes that a client may send on a connection that is over."""
 WRITE_STALL: Final = 30.0
 """Seconds in which the client must read something of what is in the socket's buffer."""
 
@@ -100,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._midway_since: float | None = None
         self._served = False
         self._closing = False
+        self._discarded = 0
         self.scheduled = False
         self.peer = ""
 
@@ -127,6 +130,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED:
+                self.abort()
             return
         self._inbox.append(data)
         self._inbox_size += len(data)
@@ -185,7 +191,7 @@ class Connection(asyncio.Protocol):
             if self._midway_since is None:
                 self._midway_since = now if self._served else self._quiet_since
             if now - self._midway_since > HEAD_TIMEOUT:
-                self.close()
+                self.abort()
 
     def idle_for(self, now: float) -> float:
         """Seconds without a request; endless if it never made one, 0 while one is under way."""
@@ -211,14 +217,27 @@ class Connection(asyncio.Protocol):
             self._host.schedule(self)
 
     def close(self) -> None:
-        """Send what is there, then close."""
-        if self._closing or self._transport is None:
+        """Send what is there and the end, and wait for the client to close as well, not for long.
+
+        Closing at once would not do: what the client has sent meanwhile would be answered by the kernel with a reset,
+        and that can overtake answers which are still on their way. They would be lost, and a write sent again.
+        """
+        transport = self._transport
+        if self._closing or transport is None:
             return
         self._write()
         self._closing = True
         self._quiet_since = self._host.loop.time()
-        if self._transport is not None:
-            self._transport.close()
+        self._inbox.clear()
+        if transport.is_closing():
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+        try:
+            transport.write_eof()
+        except OSError:
+            transport.abort()  # the client is gone
 
     def abort(self) -> None:
         """Close at once."""
