@@ -82,6 +82,8 @@ class RangeWatch:
         """Take in an event, without what was taken in before."""
         if event.through and event.through < self.through:
             return
+        if self._part[0] and event.through == self.through:
+            return  # where the node begins anew, behind the last whole commit: the one that was cut is still to come
         changes = self._new(event)
         if len(changes) < len(event.changes):
             event = pb.WatchEvent(through=event.through, changes=changes)

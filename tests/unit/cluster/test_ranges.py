@@ -104,7 +104,7 @@ async def test_a_commit_that_was_cut_by_a_reconnect_goes_on_where_it_was(
     for _ in range(2):  # and again
         watches.connection_lost()
         assert registered(watches)[0].since == stamp(5)
-        watches.events([event(1, None, *commit[:again])])
+        watches.events([event(1, 5), event(1, None, *commit[:again])])
     watches.events([event(1, None, *commit[again:5]), event(1, 7, commit[5], 7)])
     assert await taken(watch) == [(5, b"k"), *commit, (7, b"k")]
     assert watch.through == stamp(7)
@@ -129,6 +129,24 @@ async def test_a_reader_that_lags_stops_its_watch_until_it_has_caught_up(watches
     watches.events([event(1, number + 2, number + 2), event(2, number + 1, number + 1)])
     assert fetched + len(await taken(watch)) == number + 1
     assert not watches.resume(watch)
+
+
+async def test_a_commit_whose_parts_are_too_large_to_be_kept_is_got_over(watches: Watches, watch: RangeWatch) -> None:
+    """Each part stops the watch, and the node begins the commit anew each time."""
+    parts = [event(1, None, (6, b"1"), size=MAX_KEPT), event(1, None, (6, b"2"), size=MAX_KEPT), event(1, 6, (6, b"3"))]
+    watches.events([event(1, 5)])
+    found: list[tuple[int, bytes]] = []
+    for round_ in range(3):
+        for part in parts:
+            part.id = watch.id
+        watches.events(parts)
+        assert watch.paused == (round_ < 2)
+        found += await taken(watch)
+        if watches.resume(watch):
+            assert registered(watches)[0].since == stamp(5)
+            watches.events([event(watch.id, 5)])
+    assert found == [(6, b"1"), (6, b"2"), (6, b"3")]
+    assert watch.through == stamp(6)
 
 
 async def test_a_watch_that_is_stopped_while_it_rests(watches: Watches, watch: RangeWatch) -> None:
