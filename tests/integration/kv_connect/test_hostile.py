@@ -7,6 +7,7 @@ The application behind it answers at once, so that whatever takes long is the se
 import asyncio
 import itertools
 import os
+import socket
 import struct
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -55,6 +56,8 @@ class Echo:
                 return Response(200, OCTETS, stream=self._stream())
             if request.path == "/big":
                 return Response(200, OCTETS, [b"x" * 65_536] * 200)
+            if request.path == "/some":
+                return Response(200, OCTETS, [b"x" * 65_536] * 40)
             return Response(200, OCTETS, (request.body,)) if request.body else text(200, "ok")
         finally:
             self.handled -= 1
@@ -460,6 +463,26 @@ async def test_a_client_that_asks_before_it_sends_a_body_is_told_to_go_on(port: 
     reader, writer = await raw(port, head % (b"/none", 3))
     assert (await is_cut_off(reader)).startswith(b"HTTP/1.1 401 ")
     writer.close()
+
+
+async def test_an_answer_is_not_lost_because_the_client_sends_on(
+    port: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed at once is reset by what comes after; the reset takes along what is on its way."""
+    monkeypatch.setattr(connection, "CLOSE_STALL", 10.0)
+    monkeypatch.setattr(connection, "WRITE_STALL", 10.0)
+    with socket.create_connection(port.addresses[0]) as client:
+        client.setblocking(False)
+        client.sendall(b"GET /some HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        loop, got = asyncio.get_running_loop(), 0
+        # The node has said everything: what the client has not read is in the kernel's buffers.
+        await until(lambda: bool(port._connections) and all(one._closing for one in port._connections))
+        for _ in range(10):
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            await turn_of_the_loop()
+        while data := await loop.sock_recv(client, 65_536):
+            got += len(data)
+    assert got > 40 * 65_536
 
 
 async def test_http_1_0_gets_a_whole_answer_and_the_end(port: HttpServer) -> None:
