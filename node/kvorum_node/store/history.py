@@ -114,6 +114,9 @@ def write(entry: "Entry", bounds: Bounds) -> Generator[None, None, None]:
 
 def _join(changes: list[bytes]) -> Iterator[bytes]:
     """Rows of history: as many changes in each as it may hold, and one at least."""
+    if len(changes) == 1:  # an entry of one write, whose cost nobody shares
+        yield changes[0]
+        return
     ends = [*accumulate(map(len, changes), initial=0)]
     begin = 0
     while begin < len(changes):
