@@ -24,6 +24,7 @@ from hyperframe.frame import (
 
 from kvorum_node.http.app import App
 from kvorum_node.http.connection import PREFACE, Connection
+from kvorum_node.http.http2 import MAX_RESETS
 from kvorum_node.http.server import HttpServer
 from tests.fuzz import connect_read, connect_write
 from tests.fuzz.choices import Choices
@@ -48,7 +49,23 @@ def _head(number: int, path: bytes, *, end: bool = False, method: bytes = b"POST
     return HeadersFrame(number, data=Encoder().encode(fields, huffman=False), flags=flags)
 
 
+def _resets(count: int, *first: Frame) -> bytes:
+    """Requests that are reset before they are whole. `first` shifts those that come when the node has had enough."""
+    encoder = Encoder()
+    frames: list[Frame] = [SettingsFrame(0), *first]
+    fields = [(b":method", b"POST"), (b":path", b"/v2/watch"), (b":scheme", b"http")]
+    fields += [(b":authority", b"x"), (b"authorization", b"Bearer t")]
+    for number in range(1, 2 * count, 2):
+        frames.append(HeadersFrame(number, data=encoder.encode(fields), flags=["END_HEADERS"]))
+        frames.append(DataFrame(number, data=b"x"))
+        frames.append(RstStreamFrame(number, error_code=8))
+    return _http2(*frames)
+
+
 SEEDS = [
+    _resets(MAX_RESETS + 8),
+    _resets(MAX_RESETS + 8, PingFrame(0)),
+    _resets(MAX_RESETS + 8, PingFrame(0), PingFrame(0)),
     _http1(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 3),
     _http1(b"HEAD /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     _http1(
@@ -118,7 +135,12 @@ def _frames(data: bytes) -> bytes:
         number = choices.byte() % 8 * 2 + 1
         kind = choices.byte() % 12
         if kind < 4:
-            fields = [(b":method", b"POST"), (b":path", choices.pick(_PATHS)), (b":scheme", b"http")]
+            fields = [
+                (b":method", b"POST"),
+                (b":path", choices.pick(_PATHS)),
+                (b":scheme", b"http"),
+                (b":authority", b"x"),
+            ]
             fields.append((b"authorization", b"Bearer t") if not choices.chance() else (choices.raw(5), choices.raw(9)))
             block = encoder.encode(fields, huffman=False)
             flags = ["END_HEADERS", "END_STREAM"] if choices.chance() else ["END_HEADERS"]
@@ -148,7 +170,7 @@ class _Transport:
     """What a connection uses of asyncio's."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.ended = False
         self.written = 0
 
     def get_extra_info(self, name: str) -> Any:
@@ -164,7 +186,11 @@ class _Transport:
         return self.closed
 
     def write(self, data: bytes) -> None:
+        assert not self.ended, "written after the end"
         self.written += len(data)
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def close(self) -> None:
         self.closed = True
@@ -183,8 +209,10 @@ async def _talk(node: LocalNode, app: App, content: bytes, size: int) -> None:
         connection.data_received(content[at : at + size])
         if at % (8 * size) == 0:
             await asyncio.sleep(0)
-    for _ in range(12):
+    for turn in range(500):
         await asyncio.sleep(0)
+        if turn > 12 and not connection.scheduled:
+            break
     connection.check(node.now() + 1_000)
     connection.drain()
     connection.connection_lost(None)

@@ -286,6 +286,8 @@ class Connection(asyncio.Protocol):
         return self._host.codec(self, version_2=version_2)
 
     def _write(self) -> None:
+        if self._closing:
+            return  # the end was sent
         if self._codec is not None and self._transport is not None and not self._transport.is_closing():
             data = self._codec.flush()
             if data:
