@@ -34,6 +34,8 @@ MAX_WATCHES: Final = 20_000
 """Range watches of one node."""
 SLICE_CHANGES: Final = 1_024
 """Changes looked at in one turn of the loop, for all watches together: about 2 ms."""
+MAX_LOOKED: Final = 16_384
+"""Ranges looked at for one entry: some 8 ms. Where that does not do, every watch looks at the history, in its turn."""
 EVENT_CHANGES: Final = 256
 EVENT_BYTES: Final = 256 * 1024
 """An event ends with the commit that reaches one of these."""
@@ -185,12 +187,26 @@ class RangeHub:
         if not len(self._ranges):
             return
         before = max(before, (number - 1).to_bytes(8, "big") + _LAST)
+        told: set[int] = set()
+        """Ranges, all of whose watches are touched by now."""
+        looked = 0
         for key in changed_keys:
             for watches in self._ranges.holding(key):
-                for watch in watches:
-                    if not watch.touched:
-                        self._catch_up(watch, before)
-                        self._touch(watch)
+                looked += 1
+                if id(watches) not in told:
+                    told.add(id(watches))
+                    self._touch_all(watches, before)
+            if len(told) == len(self._ranges):
+                return
+            if looked > MAX_LOOKED:
+                self._touch_all((watch for watch in self._watches if watch.placed), before)
+                return
+
+    def _touch_all(self, watches: Iterable[RangeWatch], before: bytes) -> None:
+        for watch in watches:
+            if not watch.touched:
+                self._catch_up(watch, before)
+                self._touch(watch)
 
     def installed(self) -> None:
         """A snapshot became the state, and its history the history: read on in it from where each watch stands."""

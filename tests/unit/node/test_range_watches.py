@@ -1,13 +1,15 @@
 """Watches of ranges on a node: what comes, when it comes, and what a slow reader costs."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node import range_watches
 from kvorum_node.range_watches import EVENT_CHANGES, MARK_INTERVAL, MOST_CHANGES, SLICE_CHANGES, RangeWatch
+from kvorum_node.ranges import Ranges
 from kvorum_node.store import DATA_VERSION
 from kvorum_node.store.history import Bounds
 from kvorum_raft.seams import Member
@@ -196,6 +198,51 @@ def test_far_behind_is_caught_up_with_in_slices(node: Node) -> None:
     assert turns > 10
     assert all(len(watcher.told) == 3_900 for watcher in watchers)
     assert watchers[0].told == watchers[2].told
+
+
+@pytest.mark.parametrize("most", [60, 16_384])
+def test_an_entry_looks_at_few_ranges_however_many_hold_its_keys(
+    node: Node, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(range_watches, "MAX_LOOKED", most)
+    overlapping = [Watcher(node, (b"a", b"b%02d" % number)) for number in range(40)]
+    same = [Watcher(node, (b"a", b"b00")) for _ in range(40)]
+    other = Watcher(node, (b"q", b"r"))
+    looked, find = [0], Ranges.holding
+
+    def holding(ranges: Ranges[RangeWatch], key: bytes) -> Iterator[dict[RangeWatch, None]]:
+        for watches in find(ranges, key):
+            looked[0] += len(watches)
+            yield watches
+
+    monkeypatch.setattr(Ranges, "holding", holding)
+    node.consensus.apply(entry({b"a%03d" % number: b"" for number in range(100)}))
+    node.timers.settle()
+    if most == 60:
+        assert looked[0] == 160, "those of two keys, and then no more"
+    for watcher in overlapping + same:
+        assert [key for _, _, key, _ in watcher.told] == [b"a%03d" % number for number in range(100)]
+    assert not other.told
+    node.consensus.apply(entry({b"q": b"1"}))
+    node.timers.settle()
+    assert other.told == [(2, "set", b"q", b"1")]
+
+
+def test_watches_of_ranges_that_are_touched_already_are_not_asked_again(node: Node) -> None:
+    """A thousand watches of one prefix, and a thousand keys of it in one entry."""
+    watchers = [Watcher(node) for _ in range(3)]
+    asked: list[RangeWatch] = []
+    hub = node.service.ranges
+    touch_all = hub._touch_all
+
+    def spy(watches: Iterable[RangeWatch], before: bytes) -> None:
+        watches = list(watches)
+        asked.extend(watches)
+        touch_all(watches, before)
+
+    hub._touch_all = spy  # type: ignore[method-assign]
+    hub.applied(1, [b"k%03d" % number for number in range(1_000)])
+    assert asked == [watcher.watch for watcher in watchers]
 
 
 def test_a_quiet_watch_moves_on_and_is_told_so_now_and_then(node: Node) -> None:
