@@ -46,7 +46,7 @@ class RangeReader:
         self._wake.set()
 
     async def next(self) -> pb.WatchEvent:
-        """Errors: Compacted, Unavailable, and those of `check`."""
+        """Errors: Compacted, InvalidArgument, Unavailable, and those of `check`."""
         while True:
             self._check()
             event, self._event = self._event, None
@@ -57,6 +57,8 @@ class RangeReader:
             if self._end is not None:
                 if self._end.oldest:
                     raise errors.Compacted(self._end.oldest.hex())
+                if not self._end.retryable:
+                    raise errors.InvalidArgument(self._end.error)
                 raise errors.Unavailable(self._end.error)
             self._wake.clear()
             await self._wake.wait()

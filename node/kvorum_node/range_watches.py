@@ -265,6 +265,9 @@ class RangeHub:
     def _step(self, snapshot: Snapshot, watch: RangeWatch, newest: bytes, oldest: bytes) -> int:
         """Give a watch its slice; returns the number of changes looked at."""
         if not watch.placed:
+            if watch.through > newest:
+                self._end(watch, _unknown(watch.through, newest))
+                return _EACH
             self._place(watch, newest)
         if not watch.touched:
             self._catch_up(watch, self._newest)
@@ -381,6 +384,12 @@ def _event(found: list[tuple[bytes, bytes]], watch: RangeWatch, through: bytes) 
         else:
             add(kind=pb.CHANGE_KIND_SET, entry=make_entry(key, row))
     return event
+
+
+def _unknown(since: bytes, newest: bytes) -> pb.WatchEvent:
+    """The barrier was passed, so nothing with this versionstamp was ever committed. To wait for it would be to be
+    silent for ever; and its watcher would take it for what the state has come to."""
+    return pb.WatchEvent(error=f"{since.hex()} is no versionstamp of this database: the newest is {newest.hex()}")
 
 
 def _compacted(since: bytes, oldest: bytes) -> pb.WatchEvent:

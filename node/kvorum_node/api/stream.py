@@ -396,6 +396,8 @@ class Stream:
     def _has_range_room(self, watch: RangeWatch) -> bool:
         if self._outbox.size < FRAME_TARGET:
             return True
+        if len(self._stalled_ranges) >= 2 * MAX_WATCHES:  # most of them were stopped meanwhile
+            self._stalled_ranges = [stalled for stalled in self._stalled_ranges if stalled.open]
         self._stalled_ranges.append(watch)
         return False
 

@@ -85,6 +85,16 @@ async def test_ranges_and_what_is_no_range(kv: kvorum.Kv, space: str) -> None:
             wrong()
 
 
+async def test_a_place_that_was_never_reached_is_an_error_and_spoils_nothing(kv: kvorum.Kv, space: str) -> None:
+    """What a client takes for the newest state that it has seen, it asks of every later read."""
+    await kv.set((space, "a"), 1)
+    watch = kv.watch_prefix((space,), since="f" * 20)
+    with pytest.raises(InvalidArgument, match="is no versionstamp of this database"):
+        await take(watch, 1)
+    await watch.aclose()
+    assert (await kv.get((space, "a"), consistency="eventual", timeout=10_000)).value == 1
+
+
 async def test_p54_a_place_that_is_gone_is_an_error_that_names_the_oldest(kv: kvorum.Kv, space: str) -> None:
     """P54: no client loops on it."""
     await kv.set((space, "a"), 1)

@@ -8,6 +8,7 @@ import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node import range_watches
+from kvorum_node.api import outbox, stream
 from kvorum_node.range_watches import EVENT_CHANGES, MARK_INTERVAL, MOST_CHANGES, SLICE_CHANGES, RangeWatch
 from kvorum_node.ranges import Ranges
 from kvorum_node.store import DATA_VERSION
@@ -140,12 +141,20 @@ def test_a_watch_goes_on_anywhere(node: Node, number: int) -> None:
     assert len(watcher.told) == len(set(watcher.told))
 
 
-def test_a_place_in_the_future_is_waited_for(node: Node) -> None:
-    watcher = Watcher(node, since=stamp(2))
-    for number in range(4):
-        node.consensus.apply(entry({b"k": b"%d" % number}))
+def test_a_place_that_was_never_reached_is_refused(node: Node) -> None:
+    """It could be waited for in vain only: a watch begins behind a barrier."""
+    node.consensus.apply(entry({b"k": b"0"}))
+    watcher = Watcher(node, since=stamp(1))
+    wrong = [Watcher(node, since=since) for since in (stamp(2, 0), b"\xff" * 10)]
+    node.consensus.apply(entry({b"k": b"1"}))
     node.timers.settle()
-    assert [told[0] for told in watcher.told] == [3, 4]
+    assert [told[0] for told in watcher.told] == [2]
+    for refused in wrong:
+        (event,) = refused.events
+        assert "is no versionstamp of this database" in event.error
+        assert not event.retryable
+        assert not event.oldest
+        assert not event.through
 
 
 def test_a_commit_comes_in_one_event_and_whole_commits_share_one(node: Node) -> None:
@@ -374,4 +383,20 @@ async def test_the_service_begins_a_watch_behind_a_barrier(node: Node) -> None:
     assert watch.open
     node.timers.settle()
     assert len(events) == 1
+    await node.service.barrier.stop()
+
+
+async def test_watches_that_are_stopped_while_nobody_reads_are_forgotten(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "MAX_WATCHES", 10)
+    one = stream.Stream(node.service, "n1", None)
+    one._outbox.put(b"\x22", bytes(2 * outbox.FRAME_TARGET))
+    for number in range(100):
+        one._start_watch(pb.StartWatch(id=number, start=b"a", end=b"z"))
+        node.service.ranges.begin(one._ranges[number])
+        node.timers.settle()
+        one._stop_watch(number)
+    assert 0 < len(one._stalled_ranges) <= 20
+    one.close()
     await node.service.barrier.stop()
