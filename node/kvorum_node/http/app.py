@@ -27,6 +27,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from ..front import Front
 from . import datapath, metadata, relabel
 from .budget import Budget, Share
+from .gate import Gate
 from .health import Health
 from .message import OCTETS, PROTOBUF, Refusal, Request, Response, text, unavailable
 from .metrics import Metrics
@@ -41,6 +42,8 @@ MAX_BODIES: Final = 128 * 1_048_576
 """Bytes of requests that are received or held."""
 MAX_ANSWERS: Final = 256 * 1_048_576
 """Bytes of answers that were read and are not sent yet. One read may be 64 MiB."""
+MAX_GOING_ON: Final = 8 * 1_048_576
+"""Bytes of writes that are on their way to the log; what others send by gRPC stands behind them."""
 MAX_LISTS: Final = 16
 """Lists that are being read at a time; others wait."""
 SMALL: Final = 65_536
@@ -84,6 +87,7 @@ class App:
         self._rng = random.Random()
         self._loop = asyncio.get_running_loop()
         self._lists = asyncio.Semaphore(MAX_LISTS)
+        self._gate = Gate(MAX_GOING_ON)
         self._held = held
         self.under_way = 0
         """Requests that are being received, held or answered; endless answers have a bound of their own."""
@@ -152,6 +156,7 @@ class App:
             "kv_connect_watches": sum(self._watches.values()),
             "kv_connect_request_bytes": self._bodies.held,
             "kv_connect_request_bytes_most": self._bodies.most,
+            "kv_connect_writes_waiting": self._gate.waiting,
             "kv_connect_answer_bytes": self._answers.held,
             "kv_connect_answer_bytes_most": self._answers.most,
         }
@@ -243,9 +248,17 @@ class App:
         deadline = loop.time() + self._held
         if datapath.has_times(wanted) and not await self._front.leader_known(self._held):
             raise unavailable("no leader is known; not applied")
-        operation = datapath.operation_of(wanted, self._front.now_ms())
-        left = max(0.001, deadline - loop.time())
-        outcome = await self._front.write(operation.SerializeToString(), timeout=left)
+        op = datapath.operation_of(wanted, self._front.now_ms()).SerializeToString()
+        del wanted  # it may be waiting for long
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._gate.enter(request.connection, len(op))
+        except TimeoutError:
+            raise unavailable(f"{self._gate.waiting:,} writes are waiting; not applied") from None
+        try:
+            outcome = await self._front.write(op, timeout=max(0.001, deadline - loop.time()))
+        finally:
+            self._gate.leave(len(op))
         result = outcome.result
         if result.outcome in _REFUSED_BY_STATE:
             raise Refusal(400, result.message)
