@@ -101,8 +101,9 @@ def _check(entry: "Entry", write: pb.AtomicWrite) -> Generator[None, None, None]
 
 def _run(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None, None, None]:
     for verdict in write.settles:
+        mark = len(entry.changes)
         queues.settle(entry, verdict, stamp)
-        if entry.spend():
+        if entry.spend_on(mark):
             yield
     for at, mutation in enumerate(write.mutations):
         if mutation.type == DELETE_RANGE and entry.data_version > 1:

@@ -1,6 +1,6 @@
 """One entry while it is being applied: its transaction, its number and time, and what it will hand back."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .records import quarantined_key
 from .results import ApplyResult
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     import lmdb
 
     from .rows import Rows
+
+BYTES_SHIFT: Final = 11
+"""2 KiB of an operation, or of what it writes, weigh as much as a small commit."""
 
 
 class Entry:
@@ -72,6 +75,16 @@ class Entry:
             return False
         self.budget = self.slice
         return True
+
+    def spend_bytes(self, size: int) -> bool:
+        """The same for one step that wrote so many bytes."""
+        return self.spend(1 + (size >> BYTES_SHIFT))
+
+    def spend_on(self, mark: int) -> bool:
+        """The same for one step that added what `changes` holds beyond `mark`: a message that could not be delivered
+        may become ten large values."""
+        changes = self.changes
+        return self.spend_bytes(sum(map(len, changes[mark:])) if len(changes) > mark else 0)
 
     def stamp(self, number: int) -> bytes:
         """The versionstamp of a commit of this entry."""

@@ -106,7 +106,7 @@ def write(entry: "Entry", bounds: Bounds) -> Generator[None, None, None]:
     for number, row in enumerate(_join(entry.changes)):
         rows.add_history(head + number.to_bytes(_NUMBER_SIZE, "big"), row)
         added += len(row)
-        if entry.spend():
+        if entry.spend_bytes(len(row)):
             yield
     if rows.history_size > bounds.size or rows.history_rows > bounds.rows:
         yield from _trim(entry, bounds, _STEPS + added // _BYTES_FOR_STEP)

@@ -22,7 +22,7 @@ from kvorum_raft.seams import PreparedState, StateFacts
 
 from . import checked, expiry, history, queues, records, scrubbing, sessions
 from .commits import execute, execute_parts
-from .entry import Entry
+from .entry import BYTES_SHIFT, Entry
 from .environment import DATA, Environment
 from .errors import DAMAGE, Damaged, StoreFault
 from .files import Pause
@@ -45,8 +45,6 @@ _QUARANTINED: Final[Refusal] = (_INVALID, (), "quarantined by the operator")
 _MAX_STAMP_BASE: Final = 1 << 62
 _SLICE: Final = 256
 """Small commits in one slice of apply: about 2.5 ms."""
-_BYTES_SHIFT: Final = 11
-"""2 KiB of an operation weigh as much as a small commit."""
 
 DEFAULT_MAP_SIZE: Final = 1 << 40
 HISTORY_BOUNDS: Final = Bounds(MAX_HISTORY_SIZE, MAX_HISTORY_ROWS)
@@ -464,7 +462,7 @@ class Store:
                         sessions.fill(result, refusal)
                 if log is not None:
                     log.record(seq, op, number, refusal, prefix)
-            entry.budget -= 1 + (len(op) >> _BYTES_SHIFT)
+            entry.budget -= 1 + (len(op) >> BYTES_SHIFT)
             if entry.budget <= 0:
                 entry.budget = entry.slice
                 yield

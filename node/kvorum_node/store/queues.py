@@ -95,6 +95,7 @@ def release(entry: "Entry", command: pb.Release, stamp: bytes) -> Generator[None
     """End leases; those that are not current are skipped. One that counts is an attempt that failed, but its message is
     ready at once."""
     for released in command.leases:
+        mark = len(entry.changes)
         message = _held(entry, released.message_id, released.lease_id)
         if message is not None:
             _end_lease(entry, released.message_id, message)
@@ -102,7 +103,7 @@ def release(entry: "Entry", command: pb.Release, stamp: bytes) -> Generator[None
                 _fail(entry, released.message_id, message, stamp, 0)
             else:
                 _give_back(entry, released.message_id, message)
-        if entry.spend():
+        if entry.spend_on(mark):
             yield
 
 

@@ -132,6 +132,20 @@ def test_slices(replica: Replica) -> None:
     assert pauses(replica.store, batch(group(*small, session=b"unknown"))) == 3
 
 
+def test_what_becomes_of_messages_is_cut_by_its_size(tmp_path: Path) -> None:
+    """Small settles that write ten large values each, and the history of them: up to 640 KB a step."""
+    replica = Replica(tmp_path / "messages", data_version=DATA_VERSION)
+    session = replica.session()
+    keys = [b"undelivered%d" % number for number in range(10)]
+    for _ in range(12):
+        replica.commit(enqueue(bytes(60_000), keys=keys, backoff=()))
+    held = replica.lease(session, count=12)
+    rejected = write(*(settle(delivery, pb.SETTLE_KIND_REJECT) for delivery in held[:6]))
+    assert pauses(replica.store, batch(group(rejected), data_version=DATA_VERSION)) >= 6 + 1
+    assert pauses(replica.store, batch(release(*held[6:], counts=True), data_version=DATA_VERSION)) >= 6 + 1
+    replica.store.close()
+
+
 def test_nothing_shows_before_the_entry_is_complete(replica: Replica) -> None:
     payload = batch(group(*(write(put(b"%04d" % at)) for at in range(600))))
     before = replica.store.state_hash()
