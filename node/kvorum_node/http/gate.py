@@ -33,6 +33,7 @@ class Gate:
             if future.done() and not future.cancelled():
                 self.leave(size)  # its turn had just come
             else:
+                self._forget(who, future)
                 self._admit()  # it may have been in the way
             raise
         finally:
@@ -42,6 +43,16 @@ class Gate:
         """Done with so many bytes."""
         self.inside -= size
         self._admit()
+
+    def _forget(self, who: Hashable, future: asyncio.Future[None]) -> None:
+        """Connections that come, send and go while the line stands still must not gather in it."""
+        queue = self._queues.get(who)
+        if queue is not None:
+            left = deque(part for part in queue if part[0] is not future)
+            if left:
+                self._queues[who] = left  # at its old place
+            else:
+                del self._queues[who]
 
     def _has_room(self, size: int) -> bool:
         return not self.inside or self.inside + size <= self._limit

@@ -64,3 +64,20 @@ async def test_those_who_give_up_are_in_nobodys_way() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert gate.inside == 0
+
+
+async def test_those_who_give_up_while_the_line_stands_still_are_forgotten() -> None:
+    gate = Gate(100)
+    await gate.enter("a", 100)
+    first = asyncio.ensure_future(gate.enter("first", 50))
+    await turns()
+    for number in range(50):
+        gone = [asyncio.ensure_future(gate.enter(number, 50)) for _ in range(2)]
+        await turns()
+        for task in gone:
+            task.cancel()
+        await turns()
+    assert list(gate._queues) == ["first"]
+    gate.leave(100)
+    await first
+    assert (gate.inside, gate.waiting) == (50, 0)
