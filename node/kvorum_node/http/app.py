@@ -257,6 +257,12 @@ class App:
             raise unavailable(f"{self._gate.waiting:,} writes are waiting; not applied") from None
         try:
             outcome = await self._front.write(op, timeout=max(0.001, deadline - loop.time()))
+        except errors.KvorumError:
+            raise
+        except Exception:  # as below, but it may have been carried out, and clients repeat what 500 was said to
+            logger.exception("a write ended by a fault of this node")
+            self._counts["answers_500"] += 1
+            raise Refusal(409, UNKNOWN) from None
         finally:
             self._gate.leave(len(op))
         result = outcome.result

@@ -138,9 +138,23 @@ async def test_a_fault_of_this_node_is_500_and_tells_nothing(
     app: App, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.outcome = ZeroDivisionError("a secret")
-    answer = await ask(app, request("/v2/atomic_write", SET))
+    read = dp.SnapshotRead(ranges=[dp.ReadRange(start=b"\x02a\0", end=b"\x02a\0\0", limit=1)])
+    answer = await ask(app, request("/v2/snapshot_read", read))
     assert (answer.status, body(answer)) == (500, "An internal server error occurred.")
     assert "a secret" in caplog.text
+    assert app.statistics()["kv_connect_faults"] == 1
+
+
+async def test_nobody_knows_what_became_of_a_write_that_met_with_a_fault(
+    app: App, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """500 would be repeated, and applied twice."""
+    desk.outcome = ZeroDivisionError("a secret")
+    answer = await ask(app, request("/v2/atomic_write", SET))
+    assert (answer.status, body(answer)) == (409, "outcome unknown")
+    assert "a secret" in caplog.text
+    figures = app.statistics()
+    assert (figures["kv_connect_faults"], figures["kv_connect_unknown_outcomes"]) == (1, 1)
 
 
 @pytest.mark.parametrize("outcome", [pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR])
