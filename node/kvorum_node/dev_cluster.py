@@ -11,8 +11,10 @@ folder.
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -71,7 +73,7 @@ class DevCluster:
         ports: Sequence[tuple[int, int]] | None = None,
         settings: Mapping[str, int | str] | None = None,
     ) -> None:
-        self.base_dir = Path(base_dir).absolute()
+        self.base_dir = Path(base_dir).resolve()
         self.nodes = nodes
         self._ports = list(ports) if ports is not None else None
         self._settings = dict(settings or {})
@@ -125,6 +127,20 @@ class DevCluster:
         except (OSError, ValueError):
             return 0
         return pid if self._is_ours(pid, number) else 0
+
+    def held(self, number: int) -> bool:
+        """Whether any process, known to this folder's pid files or not, has the node's data open."""
+        try:
+            lock = os.open(self.data_dir(number) / "raft" / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     # ---- life
 
@@ -321,7 +337,7 @@ class DevCluster:
             self._pid_file(number).unlink(missing_ok=True)
             return status
         deadline = time.monotonic() + timeout
-        while self.pid(number):
+        while self.pid(number) or self.held(number):  # a process loses its command line before its files
             if time.monotonic() > deadline:
                 raise ClusterFailed(f"node {number + 1} does not end:\n{self._tail(number)}")
             time.sleep(PAUSE)
@@ -353,7 +369,8 @@ class DevCluster:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             return False
-        return str(self.config(number)).encode() in command.split(b"\0")
+        *_, option, config, _ = [b"", b"", *command.split(b"\0")]
+        return option == b"--config" and os.path.realpath(os.fsdecode(config)) == str(self.config(number))
 
 
 def _toml(value: int | str) -> str:
@@ -388,14 +405,19 @@ def _first_ephemeral_port() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; node numbers count from 1."""
     parser = argparse.ArgumentParser(prog="scripts/cluster", description="Three nodes to play with.")
-    parser.add_argument("--dir", default=".cluster", help="folder for data, logs and pids (default: .cluster)")
+    parser.add_argument(
+        "--dir",
+        default=".cluster",
+        help="folder for data, logs and pids; relative to where you are (default: .cluster, for scripts/cluster that of"
+        " the repository)",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start all nodes").add_argument(
         "--port", type=int, default=FIRST_PORT, help=f"first port of a new cluster (default: {FIRST_PORT})"
     )
     commands.add_parser("status", help="show them")
     for name, what in (("kill", "kill -9 a node"), ("start", "start a node again")):
-        commands.add_parser(name, help=what).add_argument("node", type=int, metavar="N")
+        commands.add_parser(name, help=what).add_argument("node", type=_node, metavar="N", help="1 or n1")
     commands.add_parser("down", help="end all nodes; --wipe removes their data").add_argument(
         "--wipe", action="store_true"
     )
@@ -404,26 +426,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ports = [(first + PORTS_PER_NODE * number, first + 2 + PORTS_PER_NODE * number) for number in range(3)]
     cluster = DevCluster(Path(options.dir), ports=ports)
     try:
-        return _command(cluster, options)
+        status = _command(cluster, options)
+        sys.stdout.flush()
     except ClusterFailed as failure:
         print(failure, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader went away, as in `status | head -1`; what was to be done is done. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _node(text: str) -> int:
+    """A node's number, counted from 1."""
+    match = re.fullmatch(r"n?(\d{1,4})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a node is 1 or n1, got {text!r}")
+    return int(match[1])
 
 
 def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
     if options.command == "up":
         cluster.start_all()
-        print("three nodes are up. Try:\n")
-        kvorum = "kvorum" if shutil.which("kvorum") else os.path.relpath(Path(sys.executable).with_name("kvorum"))
-        for line in (
-            f"export KVORUM_URL={cluster.url}",
-            f"""{kvorum} set '["hello"]' '"world"'""",
-            f"""{kvorum} get '["hello"]'""",
-        ):
-            print(f"    {line}")
-        print("\nDeno, Node and other clients of KV Connect take any of these URLs, and any token:\n")
-        for number in range(cluster.nodes):
-            print(f"    {cluster.http_url(number)}")
+        _greet(cluster)
         return 0
     if not cluster.config(0).exists():
         print(f"there is no cluster in {cluster.base_dir}; start one with: up", file=sys.stderr)
@@ -434,12 +460,16 @@ def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
             print(f"nodes are numbered 1 to {cluster.nodes}", file=sys.stderr)
             return 2
         if options.command == "kill":
-            cluster.kill(number)
+            _kill(cluster, number)
         else:
             cluster.start(number)
         print(f"node {options.node} {'is dead' if options.command == 'kill' else 'runs'}")
     elif options.command == "down":
         cluster.stop()
+        # Whatever the pid files say: no data is removed under a node that runs.
+        for number in range(cluster.nodes):
+            if cluster.held(number):
+                raise ClusterFailed(_strange(cluster, number))
         if options.wipe:
             shutil.rmtree(cluster.base_dir)
         print("all nodes have ended")
@@ -448,12 +478,42 @@ def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
     return 0
 
 
+def _kill(cluster: DevCluster, number: int) -> None:
+    if not cluster.pid(number):
+        raise ClusterFailed(
+            _strange(cluster, number) if cluster.held(number) else f"node {number + 1} does not run: nothing was killed"
+        )
+    cluster.kill(number)
+
+
+def _strange(cluster: DevCluster, number: int) -> str:
+    return (
+        f"node {number + 1} runs, but not as the process that {cluster.base_dir}/n{number + 1}.pid names: end it"
+        f" yourself (it holds {cluster.data_dir(number)}/raft/LOCK)"
+    )
+
+
+def _greet(cluster: DevCluster) -> None:
+    print("three nodes are up. Try:\n")
+    kvorum = "kvorum" if shutil.which("kvorum") else os.path.relpath(Path(sys.executable).with_name("kvorum"))
+    for line in (
+        f"export KVORUM_URL={cluster.url}",
+        f"""{kvorum} set '["hello"]' '"world"'""",
+        f"""{kvorum} get '["hello"]'""",
+    ):
+        print(f"    {line}")
+    token = "the token in $KVORUM_KV_CONNECT_TOKEN" if os.environ.get("KVORUM_KV_CONNECT_TOKEN") else "any token"
+    print(f"\nDeno, Node and other clients of KV Connect take any of these URLs, and {token}:\n")
+    for number in range(cluster.nodes):
+        print(f"    {cluster.http_url(number)}")
+
+
 def _show(cluster: DevCluster) -> None:
     for number in range(cluster.nodes):
         pid = cluster.pid(number)
         answer = cluster.peek(number)
         if answer is None:
-            print(f"n{number + 1}  {'does not answer' if pid else 'down'}")
+            print(f"n{number + 1}  {'does not answer' if pid or cluster.held(number) else 'down'}")
         else:
             print(
                 f"n{number + 1}  {answer.role:<9} pid {pid:<7} {cluster.client_address(number)}  term {answer.term}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvorum_node.dev_cluster import ClusterFailed, DevCluster
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster, main
 
 
 def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: Path) -> None:
@@ -27,9 +27,10 @@ def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: P
         other.stop()
 
 
-def command_line(folder: Path, *arguments: str) -> tuple[int, str]:
+def command_line(folder: Path | str, *arguments: str, cwd: Path | None = None) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "kvorum_node.dev_cluster", "--dir", str(folder), *arguments],
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -48,12 +49,67 @@ def test_the_command_line_keeps_data_from_run_to_run(tmp_path: Path) -> None:
         assert f"kvorum://127.0.0.1:{first},127.0.0.1:{first + 10},127.0.0.1:{first + 20}" in output
         assert command_line(folder, "kill", "2") == (0, "node 2 is dead\n")
         assert "n2  down" in command_line(folder, "status")[1]
-        assert command_line(folder, "start", "2") == (0, "node 2 runs\n")
+        assert command_line(folder, "kill", "2") == (1, "node 2 does not run: nothing was killed\n")
+        assert command_line(folder, "start", "n2") == (0, "node 2 runs\n")
         assert command_line(folder, "kill", "4") == (2, "nodes are numbered 1 to 3\n")
         assert "down" not in command_line(folder, "status")[1]
     finally:
         assert command_line(folder, "down", "--wipe") == (0, "all nodes have ended\n")
     assert not folder.exists()
+
+
+def test_a_folder_is_the_same_by_whatever_path_it_is_named(tmp_path: Path) -> None:
+    folder, inside, link = tmp_path / "cluster", tmp_path / "inside", tmp_path / "link"
+    inside.mkdir()
+    link.symlink_to(folder)
+    status, output = command_line("../cluster", "up", "--port", str(free_block()), cwd=inside)
+    assert status == 0, output
+    try:
+        assert command_line(link, "kill", "n1") == (0, "node 1 is dead\n")
+        shown = command_line("cluster", "status", cwd=tmp_path)[1]
+        assert [" pid " in line for line in shown.splitlines()] == [False, True, True]
+        # A reader that goes away is no error: what was to be done is done.
+        with subprocess.Popen(
+            [sys.executable, "-m", "kvorum_node.dev_cluster", "--dir", str(link), "status"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            running.stdout.close()
+            assert running.stderr.read() == b""
+            assert running.wait(60) == 0
+    finally:
+        assert command_line("../cluster", "down", "--wipe", cwd=inside) == (0, "all nodes have ended\n")
+    assert not folder.exists()
+
+
+def test_no_data_is_removed_under_a_node_that_the_pid_file_does_not_name(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "cluster")
+    cluster.start_all()
+    try:
+        pid_file = cluster.base_dir / "n2.pid"
+        pid = pid_file.read_text()
+        pid_file.unlink()
+        told = f"node 2 runs, but not as the process that {pid_file} names: end it yourself"
+        status, output = command_line(cluster.base_dir, "kill", "2")
+        assert (status, told in output) == (1, True), output
+        status, output = command_line(cluster.base_dir, "down", "--wipe")
+        assert (status, told in output) == (1, True), output
+        assert cluster.data_dir(1).is_dir()
+        assert cluster.pid(1) == int(pid)
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize(("token", "told"), [("secret", "the token in $KVORUM_KV_CONNECT_TOKEN"), ("", "any token")])
+def test_up_says_which_token_the_nodes_take(
+    token: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(DevCluster, "start_all", DevCluster.write_configs)
+    monkeypatch.setenv("KVORUM_KV_CONNECT_TOKEN", token)
+    assert main(["--dir", str(tmp_path), "up"]) == 0
+    assert f"take any of these URLs, and {told}:" in capsys.readouterr().out
 
 
 def free_block() -> int:
