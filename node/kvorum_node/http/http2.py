@@ -84,6 +84,8 @@ class Http2:
         self._line: deque[int] = deque()
         """Streams that have something to send, each once."""
         self._in_line: set[int] = set()
+        self._starved: set[int] = set()
+        """Streams that wait for the connection's window."""
         self._blocked: set[int] = set()
         """Streams whose window is closed."""
         self._resets = MAX_RESETS
@@ -233,7 +235,7 @@ class Http2:
         elif isinstance(event, h2.events.WindowUpdated):
             self._unblock(event.stream_id)
         elif isinstance(event, h2.events.RemoteSettingsChanged):
-            self._unblock(0)
+            self._unblock_all()
 
     def _begin(self, event: h2.events.RequestReceived) -> None:
         number = event.stream_id
@@ -267,7 +269,7 @@ class Http2:
 
     def _has_something(self, exchange: Exchange) -> None:
         number = self._ids.get(exchange)
-        if number is not None and number not in self._blocked:
+        if number is not None and number not in self._blocked and number not in self._starved:
             self._queue(number)
             self._connection.wake()
 
@@ -277,14 +279,21 @@ class Http2:
             self._line.append(number)
 
     def _unblock(self, number: int | None) -> None:
+        """A window has opened: of one stream, or (0) of the connection, for which only some may be waiting."""
         if number:
             if number in self._blocked:
                 self._blocked.discard(number)
                 self._queue(number)
             return
-        for blocked in self._blocked:
-            self._queue(blocked)
+        for starved in self._starved:
+            self._queue(starved)
+        self._starved.clear()
+
+    def _unblock_all(self) -> None:
+        """All windows may have opened."""
+        self._starved |= self._blocked
         self._blocked.clear()
+        self._unblock(0)
 
     def _send(self, number: int, exchange: Exchange) -> None:
         """The head if it was not sent, and one frame of the body."""
@@ -302,7 +311,7 @@ class Http2:
             if exchange.chunks:
                 room = min(connection.local_flow_control_window(number), connection.max_outbound_frame_size)
                 if room <= 0:
-                    self._blocked.add(number)
+                    (self._starved if connection.outbound_flow_control_window <= 0 else self._blocked).add(number)
                     return
                 data = exchange.take(room)
                 last = exchange.ended and not exchange.chunks
@@ -332,6 +341,7 @@ class Http2:
     def _forget(self, number: int) -> None:
         exchange = self._exchanges.pop(number, None)
         self._blocked.discard(number)
+        self._starved.discard(number)
         if exchange is not None:
             del self._ids[exchange]
             exchange.close()
