@@ -52,7 +52,8 @@ class Changes(NamedTuple):
     changes: tuple[Change, ...]
     """One for each key, in a fixed order."""
     complete: bool = True
-    """False: the commit is so large that more of its changes follow, under the same versionstamp."""
+    """False: the commit is so large that more of its changes follow, under the same versionstamp (or none, if it has
+    turned out that these were the last)."""
 
 
 class Listing(NamedTuple):
@@ -74,6 +75,8 @@ class RangeWatch:
         )
         self._fetch: asyncio.Task[pb.WatchEvent | None] | None = None
         self._waiting: deque[tuple[bytes, list[pb.Change], bool]] = deque()
+        self._part = b""
+        """The commit of which the last part has not been handed out."""
         self._resume = stamp
 
     @property
@@ -108,8 +111,12 @@ class RangeWatch:
                 stamp, rows, complete = self._waiting.popleft()
                 if complete:
                     self._resume = stamp
+                part, self._part = self._part, b""
                 if rows:
+                    self._part = b"" if complete else rows[0].entry.versionstamp
                     return Changes(rows[0].entry.versionstamp.hex(), tuple(map(_change, rows)), complete)
+                if part:
+                    return Changes(part.hex(), ())
                 if self._progress:
                     return Changes(stamp.hex(), ())
             if not await self._take_in():

@@ -70,6 +70,7 @@ class RangeWatch:
         "line",
         "mark_due",
         "open",
+        "part",
         "place",
         "placed",
         "through",
@@ -87,6 +88,9 @@ class RangeWatch:
         """All changes up to here were delivered; of an idle watch there are none up to the newest entry either."""
         self.place: Place | None = None
         """Where to read on, if that is known better than by `through`."""
+        self.part = b""
+        """The commit of which only a part was told yet. Its end is told for itself, be there anything left of it in the
+        range or not: else a watcher that comes back could not tell what it has."""
         self.open = False
         self.placed = False
         """The hub knows of its range."""
@@ -290,7 +294,8 @@ class RangeHub:
         else:
             self._catch_up(watch, newest)
             event.through = watch.through
-        if event.changes:
+        if event.changes or (watch.part and event.through):
+            watch.part = b"" if event.through else event.changes[-1].entry.versionstamp
             self._tell(watch, event)
         return seen + _EACH
 
@@ -316,7 +321,7 @@ class RangeHub:
                 if stamp <= watch.through:
                     continue
                 if stamp != commit:
-                    if seen >= EVENT_CHANGES or max(size, read // 4) >= EVENT_BYTES:
+                    if commit == watch.part or seen >= EVENT_CHANGES or max(size, read // 4) >= EVENT_BYTES:
                         watch.through, watch.place = commit, Place(name, at)
                         return _event(found, watch, commit), seen, True
                     commit_found, commit_place = len(found), Place(name, at)

@@ -77,6 +77,26 @@ async def test_parts_of_a_large_commit_say_that_more_follows(kv: kvorum.Kv, back
     ]
 
 
+async def test_a_part_that_turns_out_to_be_the_last_is_followed_by_an_empty_one(
+    kv: kvorum.Kv, backend: FakeBackend
+) -> None:
+    watch = kv.watch_prefix(("p",), since=text(1))
+    for event in (changed(None, (2, "a", 1)), changed(2), changed(None, (3, "b", 2)), changed(4), changed(5)):
+        backend.events.put_nowait(event)
+    seen = []
+    for _ in range(4):
+        event = await anext(watch)
+        seen.append((event.versionstamp, len(event.changes), event.complete, watch.resume))
+    assert seen == [
+        (text(2), 1, False, text(1)),
+        (text(2), 0, True, text(2)),
+        (text(3), 1, False, text(2)),
+        (text(3), 0, True, text(4)),
+    ]
+    backend.events.put_nowait(changed(6, (6, "c", 3)))
+    assert len((await anext(watch)).changes) == 1
+
+
 async def test_marks_move_the_place_and_are_given_if_they_were_asked_for(kv: kvorum.Kv, backend: FakeBackend) -> None:
     watch = kv.watch_prefix(("p",), progress=True)
     assert watch.resume is None
