@@ -35,7 +35,7 @@ def select(
 ) -> KeyRange:
     """The range of a selector: a prefix, a prefix with a start or an end, or start and end. None = not given.
 
-    Errors: InvalidKey, LimitExceeded, shown.
+    Errors: InvalidKey, LimitExceeded.
     """
     if prefix is None:
         if start is None or end is None:
