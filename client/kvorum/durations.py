@@ -35,6 +35,11 @@ def seconds(duration: Duration, name: str) -> float:
     return exact / 1000
 
 
+def shown_seconds(exact: float) -> str:
+    """Seconds for a message: `1.5 s`, and milliseconds below one second."""
+    return f"{round(exact, 2):.10g} s" if exact >= 1 else f"{exact * 1000:.3g} ms"
+
+
 def _exact(duration: Duration, name: str) -> float:
     if isinstance(duration, timedelta):
         return duration / _MILLISECOND

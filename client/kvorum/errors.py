@@ -187,7 +187,8 @@ class ConnectFailed(Unavailable):
 
 
 class WrongCluster(KvorumError):
-    """The node belongs to another cluster than this client has been talking to, or speaks another protocol version."""
+    """The node belongs to another cluster than this client has been talking to, speaks another protocol version, or is
+    none: the address is that of another port."""
 
     outcome = "not applied"
 

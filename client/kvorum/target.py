@@ -59,10 +59,25 @@ def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str
 
 
 def _cluster(target: str, scheme: str) -> Cluster:
+    if scheme.lower() in ("http", "https"):
+        raise InvalidArgument(
+            f"{target!r} is a URL of KV Connect, for Deno and Node: Python needs the node's client port, usually the"
+            f" HTTP port - 1, as in 'kvorum://{_client_port(target)}'"
+        )
     if scheme.lower() != "kvorum":
         raise InvalidArgument(f"unknown scheme {scheme!r}: a cluster is opened as kvorum://host:port,host:port")
     places = target.partition("://")[2].removesuffix("/").split(",")
     return Cluster(tuple(_address(place.strip(), target) for place in places))
+
+
+def _client_port(url: str) -> str:
+    """The likely address for us of a node whose HTTP port a URL names; a general one if it names none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    return f"{host}:{port - 1}" if host and ":" not in host and port and port > 1 else f"host:{DEFAULT_PORT}"
 
 
 def _address(place: str, target: str) -> tuple[str, int]:

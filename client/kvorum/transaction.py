@@ -24,7 +24,7 @@ from typing import Final, NoReturn, TypeVar
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicBuilder
-from kvorum.durations import Duration
+from kvorum.durations import Duration, shown_seconds
 from kvorum.entry import Entry, answered, own_key
 from kvorum.errors import (
     Closed,
@@ -79,7 +79,9 @@ class Attempts:
         if left <= 0:
             if self._made:
                 raise self._conflict()
-            raise DeadlineExceeded(f"the transaction did not end within {self._timeout:g} s; nothing was applied")
+            raise DeadlineExceeded(
+                f"the transaction did not end within {shown_seconds(self._timeout)}; nothing was applied"
+            )
         return left
 
     def pause(self) -> float:

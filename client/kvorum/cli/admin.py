@@ -124,7 +124,7 @@ class AdminClient:
         try:
             return await self._call(address, "Members", pb.MembersRequest(), pb.MembersResponse, timeout)
         except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED and "http2 header" not in (error.details() or ""):
                 return "this node is of an older version, without the Admin service"
             return describe(error)
 

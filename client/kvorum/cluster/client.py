@@ -25,6 +25,7 @@ from kvorum.cluster.reads import PendingRead, Reads
 from kvorum.cluster.route import Address, Route, name
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
+from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
 
 RETURN_TIMEOUT: Final = 10.0
@@ -97,7 +98,7 @@ class ClusterBackend:
         if hopeless:
             raise errors.WrongCluster(problems)
         tried = problems or "; ".join(f"{name(address)}: not answered yet" for address in self._route.addresses)
-        raise errors.ConnectFailed(f"no node answered within {self._loop.time() - begun:.1f} s: {tried}")
+        raise errors.ConnectFailed(f"no node answered within {shown_seconds(self._loop.time() - begun)}: {tried}")
 
     # ---- the Backend seam
 
@@ -182,7 +183,8 @@ class ClusterBackend:
             async with asyncio.timeout(timeout):
                 await self._keeper.connected.wait()
         except TimeoutError:
-            raise errors.DeadlineExceeded(f"no node answered within {timeout:g} s{self._keeper.why()}") from None
+            within = f"no node answered within {shown_seconds(timeout)}"
+            raise errors.DeadlineExceeded(f"{within}{self._keeper.why()}") from None
         self._check_usable()
         connection = self._keeper.connection
         assert connection is not None
@@ -240,7 +242,7 @@ class ClusterBackend:
             raise wrong_loop()
 
     def _write_expired(self, pending: PendingWrite) -> None:
-        within = f"no answer within {pending.timeout:g} s"
+        within = f"no answer within {shown_seconds(pending.timeout)}"
         last = pending.last_refusal
         definite: errors.KvorumError
         if last is not None and last.outcome in (pb.OUTCOME_OVERLOADED, pb.OUTCOME_NO_SPACE):
@@ -251,7 +253,8 @@ class ClusterBackend:
 
     def _read_expired(self, pending: PendingRead) -> None:
         last = f" (last answer: {pending.last_refusal})" if pending.last_refusal else self._keeper.why()
-        self._reads.give_up(pending, errors.DeadlineExceeded(f"no answer within {pending.timeout:g} s{last}"))
+        within = f"no answer within {shown_seconds(pending.timeout)}"
+        self._reads.give_up(pending, errors.DeadlineExceeded(f"{within}{last}"))
 
 
 def _mark_retrieved(promise: "asyncio.Future[WriteOutcome] | asyncio.Future[pb.ReadResult]") -> None:

@@ -34,6 +34,11 @@ MAX_RECEIVED: Final = 2 * limits.MAX_FRAME_SIZE
 UNREADABLE: Final = "it sent a frame that cannot be read"
 """What is wrong when gRPC, which logs the reason, gives None for a frame."""
 
+WRONG_PORT: Final = (
+    "this does not look like the client port of a kvorum node (the HTTP port for KV Connect is usually the client port"
+    " + 1; kvorum:// needs the client port)"
+)
+
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_RECEIVED),
     ("grpc.max_send_message_length", limits.MAX_FRAME_SIZE),
@@ -62,6 +67,11 @@ class NodeFailed(Exception):
 def describe(error: grpc.RpcError) -> str:
     """What a person wants to know of a gRPC error."""
     code, details = error.code(), error.details() or ""
+    if is_foreign(error):
+        return WRONG_PORT
+    if "Socket closed" in details and "failed to connect" in details:
+        # It took the connection, and closed it before a word of HTTP/2: so do the peers' port, and a node that ends.
+        return f"connection closed at once: if that lasts, {WRONG_PORT}"
     for sign, meaning in (
         ("Connection refused", "connection refused"),
         ("No route to host", "no route to the host"),
@@ -70,12 +80,21 @@ def describe(error: grpc.RpcError) -> str:
         ("Name or service not known", "the name cannot be resolved"),
         ("Connection reset", "connection reset"),
         ("Socket closed", "connection closed"),
+        ("Internal error from Core", "the stream was cut off"),
     ):
         if sign in details:
             return meaning
     first = details.strip().splitlines()[0][:200] if details.strip() else ""
     label = code.name.lower().replace("_", " ")
     return f"{label}: {first}" if first else label
+
+
+def is_foreign(error: grpc.RpcError) -> bool:
+    """Whether something answered that is no client port: an HTTP server, or gRPC without our service."""
+    details = error.details() or ""
+    return error.code() == grpc.StatusCode.UNIMPLEMENTED or any(
+        sign in details for sign in ("http1.x server", "Failed parsing HTTP/2", "Received http2 header with status")
+    )
 
 
 class Connection:
@@ -119,7 +138,10 @@ class Connection:
         except TimeoutError:
             raise NodeFailed(f"no answer within {timeout:.2g} s") from None
         except grpc.RpcError as error:
-            raise NodeFailed(describe(error)) from error
+            # A client that was never connected was given the wrong port. For another one it will pass: something on
+            # the way, such as a proxy, answers in a node's place.
+            refused = error.code() == grpc.StatusCode.UNIMPLEMENTED and not hello.cluster_id
+            raise NodeFailed(describe(error), final=refused) from error
         except asyncio.InvalidStateError:
             raise NodeFailed("connection closed") from None
         if frame is grpc.aio.EOF:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from kvorum.durations import milliseconds, seconds
+from kvorum.durations import milliseconds, seconds, shown_seconds
 from kvorum.errors import InvalidArgument, LimitExceeded
 
 
@@ -58,3 +58,14 @@ def test_seconds_of_a_timeout() -> None:
     for duration in (0, -1, timedelta(0)):
         with pytest.raises(InvalidArgument, match="timeout must be above zero"):
             seconds(duration, "timeout")
+
+
+def test_seconds_in_a_message_are_never_zero() -> None:
+    assert [shown_seconds(exact) for exact in (10.0, 1.4512, 3600.0, 0.5, 0.001, 0.00001)] == [
+        "10 s",
+        "1.45 s",
+        "3600 s",
+        "500 ms",
+        "1 ms",
+        "0.01 ms",
+    ]

@@ -19,6 +19,14 @@ def test_an_address_without_its_scheme_does_not_become_a_folder(target: str) -> 
     assert parse_target(f"./{target}", {}) == Folder(f"./{target}")
 
 
+def test_the_url_of_kv_connect_is_told_apart() -> None:
+    with pytest.raises(InvalidArgument, match=r"a URL of KV Connect, .*as in 'kvorum://n1:7401'"):
+        parse_target("http://n1:7402", {})
+    for url in ("https://kv.example.org", "http://n1:x/", "http://[::1]:7402"):
+        with pytest.raises(InvalidArgument, match=r"a URL of KV Connect, .*as in 'kvorum://host:7401'"):
+            parse_target(url, {})
+
+
 def test_what_only_resembles_an_address_is_a_folder() -> None:
     for path in ("app.kv", "data/app:v2", "kvorum.kv", "backup-2026-11-29T12:30.kv"):
         assert parse_target(path, {}) == Folder(path)

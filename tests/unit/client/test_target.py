@@ -40,7 +40,7 @@ def test_without_a_target_the_environment_decides_and_then_a_local_folder() -> N
         ("", "cannot be empty"),
         (":other:", "cannot start with ':' unless prefixed with './'"),
         ("a\0b", "zero byte"),
-        ("http://n1:4512", "unknown scheme 'http'"),
+        ("redis://n1:4512", "unknown scheme 'redis'"),
         ("kvorum://", "is not host:port"),
         ("kvorum://n1,,n2", "is not host:port"),
         ("kvorum://n1:port", "is not host:port"),
