@@ -159,8 +159,7 @@ class RangeHub:
             self._ranges.remove(watch.bounds, watch)
             if not self._watches:
                 self._mark_alarm.cancel()
-                self._cache.clear()
-                self._cached = 0
+                self._forget_rows()
 
     def end(self, watch: RangeWatch, reason: str) -> None:
         """The watcher should start again, elsewhere or later, from where it stands."""
@@ -213,7 +212,9 @@ class RangeHub:
                 self._touch(watch)
 
     def installed(self) -> None:
-        """A snapshot became the state, and its history the history: read on in it from where each watch stands."""
+        """A snapshot became the state, and its history the history: read on in it from where each watch stands. What
+        was read before may have been that of a replica that had to be replaced (rules A6)."""
+        self._forget_rows()
         for watch in self._watches:
             if watch.placed and not watch.touched:
                 self._catch_up(watch, self._newest)
@@ -343,11 +344,14 @@ class RangeHub:
         changes = self._cache.get(name)
         if changes is None:
             if self._cached > CACHED_BYTES:
-                self._cache.clear()
-                self._cached = 0
+                self._forget_rows()
             changes = self._cache[name] = history.unpack(packed)
             self._cached += len(packed)
         return changes
+
+    def _forget_rows(self) -> None:
+        self._cache.clear()
+        self._cached = 0
 
     # ---- progress marks
 

@@ -338,6 +338,19 @@ def test_an_installed_snapshot_brings_its_history(node: Node) -> None:
     assert quiet.told == [(3, "set", b"x", b"3")]
 
 
+def test_rows_that_were_read_before_a_snapshot_are_not_those_of_the_state(node: Node) -> None:
+    """A replica in the minority is replaced (A6): its rows had the same names, and other contents."""
+    watcher = Watcher(node)
+    node.consensus.apply(entry({b"k": b"1"}))
+    node.timers.settle()
+    hub = node.service.ranges
+    hub._cache = {name: [(b"k", b"\x03" + stamp(1, 0) + b"wrong")] for name in hub._cache}
+    assert hub._cache
+    node.service.ranges.installed()
+    again = Watcher(node, since=stamp(0))
+    assert watcher.told == again.told == [(1, "set", b"k", b"1")]
+
+
 def test_an_installed_snapshot_that_does_not_reach_back_ends_watches(short: Node) -> None:
     short.consensus.depose(Member("n2", "n2:7403", "n2:7401"))
     watcher = Watcher(short)
