@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import KvorumError
 
 
 class WriteOutcome(NamedTuple):
@@ -73,11 +74,18 @@ class Backend(Protocol):
         ...
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[KvorumError], None] | None = None,
     ) -> Consumer:
         """Have messages of a queue delivered, at most `credits` unsettled at a time. Survives reconnects.
 
-        `deliver` is called on the event loop, once for each (message, lease).
+        `deliver` is called on the event loop, once for each (message, lease); `failed` if no more can come, once, with
+        the reason.
         """
         ...
 

@@ -121,6 +121,7 @@ class Compacted(KvorumError):
     def __init__(self, oldest: str) -> None:
         super().__init__(
             f"changes are kept from versionstamp {oldest} on only: list what there is, and watch from there"
+            " (kv.follow does both)"
         )
         self.oldest = oldest
 

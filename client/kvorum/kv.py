@@ -209,7 +209,8 @@ class Kv:
         Outlives connections; ends when the client is closed. Fetch steadily: the changes wait in the database, which
         keeps the newest 64 MiB of them.
 
-        Errors: InvalidKey, InvalidArgument, LimitExceeded, Closed, at once; while iterating also Compacted.
+        Errors: InvalidKey, InvalidArgument, LimitExceeded, Closed, at once. While iterating also Compacted;
+        InvalidArgument where the database has not come to `since`, which is a place in another one then; WrongCluster.
         """
         selected = select_watched(prefix, start, end)
         watch = RangeWatch(selected, since, self._link, keys_only=keys_only, progress=progress)
@@ -380,7 +381,8 @@ class Kv:
         Closing the client lets running handlers finish, within the client's timeout. Cancelling this call cancels them;
         their messages are ready again at once. Messages whose handler was not called go back without counting.
 
-        Errors: InvalidArgument, LimitExceeded, Unavailable, Closed.
+        Errors: InvalidArgument, LimitExceeded, Unavailable, Closed. WrongCluster, at any time, when the cluster was
+        made anew: no more can come to this client; running handlers are cancelled.
         """
         listener = Listener(
             self._link.backend,

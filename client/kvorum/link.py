@@ -10,7 +10,7 @@ from typing import Final
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Backend, Consumer, WriteOutcome
 from kvorum.durations import Duration, seconds
-from kvorum.errors import Closed, InvalidArgument
+from kvorum.errors import Closed, InvalidArgument, KvorumError
 
 
 class Link:
@@ -63,7 +63,13 @@ class ClosedBackend:
         raise Closed(outcome=None)
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[KvorumError], None] | None = None,
     ) -> Consumer:
         raise Closed(outcome=None)
 

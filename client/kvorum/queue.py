@@ -11,7 +11,8 @@ makes that safe, an earlier one that did arrive turns up as a stale lease.
 
 Two ways to an end. *Closing* the client: no more messages, waiting ones go back at once, running handlers get time to
 finish. *Cancelling* `listen_queue`: the same, but running handlers are cancelled; their messages are ready again at
-once, with this attempt counted. One task for each place that is in use, none for a message.
+once, with this attempt counted. The same, and an error, when no more messages can come, as from a cluster that is not
+the same any more. One task for each place that is in use, none for a message.
 """
 
 import asyncio
@@ -91,16 +92,21 @@ class Listener:
         self._phases: dict[asyncio.Task[None], Phase] = {}
         self._stop = asyncio.Event()
         self._finished = asyncio.Event()
+        self._problem: KvorumError | None = None
         self._ending = False
         self._impatient = False
         """Running handlers are being cancelled."""
 
     async def run(self) -> None:
-        """Listen until `stop` is called. Errors: those of `Backend.consume`."""
+        """Listen until `stop` is called. Errors: those of `Backend.consume`, also later, when no more can come."""
         patient = False
         try:
             self._consumer = await self._backend.consume(
-                self._queue, credits=self._credits, concurrency=self._concurrency, deliver=self._deliver
+                self._queue,
+                credits=self._credits,
+                concurrency=self._concurrency,
+                deliver=self._deliver,
+                failed=self._cut_off,
             )
         except BaseException:
             self._finished.set()
@@ -108,12 +114,14 @@ class Listener:
         try:
             self._start_more()
             await self._stop.wait()
-            patient = True
+            patient = self._problem is None
         finally:
             try:
                 await self._wind_up(self._timeout if patient else 0.0)
             finally:
                 self._finished.set()
+        if self._problem is not None:
+            raise self._problem
 
     async def finished(self) -> None:
         """Wait until `run` is through."""
@@ -128,6 +136,11 @@ class Listener:
         return task in self._phases
 
     # ---- messages
+
+    def _cut_off(self, problem: KvorumError) -> None:
+        if not self._stop.is_set():
+            self._problem = problem
+            self._stop.set()
 
     def _deliver(self, delivery: pb.Delivery) -> None:
         self._waiting.append(delivery)

@@ -230,7 +230,13 @@ class EmbeddedBackend:
             reader.close()
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[errors.KvorumError], None] | None = None,
     ) -> EmbeddedConsumer:
         self._check_open()
         check_queue_name(queue)

@@ -154,11 +154,17 @@ class Front:
             reader.close()
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[errors.KvorumError], None] | None = None,
     ) -> Consumer:
-        """See `Backend.consume`."""
+        """See `Backend.consume`; `failed` as in the cluster's client."""
         client = await self._opened(CONNECT_TIMEOUT)
-        return await client.consume(queue, credits=credits, concurrency=concurrency, deliver=deliver)
+        return await client.consume(queue, credits=credits, concurrency=concurrency, deliver=deliver, failed=failed)
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         """See `Backend.status`."""

@@ -55,6 +55,6 @@ def kvorum() -> None:
     The database is a folder or kvorum://host:port,host:port, given by --url or $KVORUM_URL.
 
     \b
-    Exit status: 0 done, 1 not found or check failed, 2 wrong usage,
+    Exit status: 0 done, 1 not found or check failed, 2 wrong usage, or else nothing that repeating would mend,
                  3 unavailable (certainly nothing was applied), 4 unknown outcome.
     """

@@ -31,6 +31,15 @@ UNAVAILABLE: Final = 3
 UNKNOWN: Final = 4
 INTERRUPTED: Final = 130
 
+_UNMENDABLE: Final = (
+    errors.InvalidArgument,
+    errors.TypeMismatch,
+    errors.OutOfRange,
+    errors.Compacted,
+    errors.WrongCluster,
+)
+"""To repeat the same command would be in vain."""
+
 UNBOUNDED_WIDTH: Final = 100_000
 """Columns of a table that does not go to a terminal: nothing is cut or folded."""
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -138,7 +147,7 @@ def _outcome(action: Awaitable[int | None]) -> int:
         fail(UNKNOWN, f"unknown outcome: {error}")
     except errors.StaleLease as error:
         fail(NOT_FOUND, str(error))
-    except (errors.InvalidArgument, errors.TypeMismatch, errors.OutOfRange, errors.WrongCluster) as error:
+    except _UNMENDABLE as error:
         fail(USAGE, str(error))
     except errors.KvorumError as error:
         fail(UNAVAILABLE, str(error) or type(error).__name__)

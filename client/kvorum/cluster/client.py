@@ -93,10 +93,10 @@ class ClusterBackend:
         if self._keeper.connected.is_set():
             return
         problems = self._route.problems()
-        hopeless = self._route.hopeless
+        refusals = self._route.refusals() if self._route.hopeless else ""
         await self.close()
-        if hopeless:
-            raise errors.WrongCluster(problems)
+        if refusals:
+            raise errors.WrongCluster(refusals)
         tried = problems or "; ".join(f"{name(address)}: not answered yet" for address in self._route.addresses)
         raise errors.ConnectFailed(f"no node answered within {shown_seconds(self._loop.time() - begun)}: {tried}")
 
@@ -167,18 +167,26 @@ class ClusterBackend:
             self._wake()
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[errors.KvorumError], None] | None = None,
     ) -> ClusterConsumer:
-        """See `Backend.consume`. Registered when a connection and a session are there; does not wait for them."""
+        """See `Backend.consume`. Registered when a connection and a session are there; does not wait for them.
+        `failed` is called with WrongCluster, or Closed."""
         self._check_usable()
         if not 0 < credits <= limits.MAX_CREDITS:
             raise errors.LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, credits)
-        return self._consumers.start(queue, credits, concurrency, deliver)
+        return self._consumers.start(queue, credits, concurrency, deliver, failed)
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         """The status of the connected node. Errors: DeadlineExceeded, Unavailable, Closed."""
         self._check_usable()
         deadline = self._loop.time() + timeout
+        self._wake()
         try:
             async with asyncio.timeout(timeout):
                 await self._keeper.connected.wait()

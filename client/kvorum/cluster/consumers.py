@@ -40,6 +40,7 @@ class ClusterConsumer:
         "concurrency",
         "credits",
         "deliver",
+        "failed",
         "held",
         "id",
         "queue",
@@ -55,6 +56,7 @@ class ClusterConsumer:
         credit: int,
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[errors.KvorumError], None] | None,
     ) -> None:
         self._owner = owner
         self.id = consumer_id
@@ -62,6 +64,7 @@ class ClusterConsumer:
         self.credits = credit
         self.concurrency = concurrency
         self.deliver = deliver
+        self.failed = failed
         self.held: dict[bytes, Held] = {}
         self.to_report: list[bytes] = []
         self.registered = False
@@ -109,13 +112,18 @@ class Consumers:
         self._to_stop: deque[int] = deque()
 
     def start(
-        self, queue: str, credit: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        credit: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[errors.KvorumError], None] | None = None,
     ) -> ClusterConsumer:
         """Register a consumer. Errors: Overloaded."""
         if len(self._live) >= MAX_CONSUMERS:
             raise errors.Overloaded(f"{len(self._live):,} consumers are open already")
         self._last_id += 1
-        consumer = ClusterConsumer(self, self._last_id, queue, credit, concurrency, deliver)
+        consumer = ClusterConsumer(self, self._last_id, queue, credit, concurrency, deliver, failed)
         self._live[consumer.id] = self._to_start[consumer.id] = consumer
         self._wake()
         return consumer
@@ -129,6 +137,13 @@ class Consumers:
         if consumer.registered:
             self._to_stop.append(consumer.id)
             self._wake()
+
+    def end_all(self, problem: Callable[[], errors.KvorumError]) -> None:
+        """No more deliveries to anyone: tell each consumer why."""
+        for consumer in list(self._live.values()):
+            self.stop(consumer)
+            if consumer.failed is not None:
+                consumer.failed(problem())
 
     def changed(self, consumer: ClusterConsumer) -> None:
         """A consumer has started reports to send."""

@@ -9,6 +9,7 @@ else: `Reads.fill` knows them apart already.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ FIRST_RETRY: Final = 0.02
 MAX_RETRY: Final = 0.5
 """Seconds before refused operations are tried again on the same connection: jittered, doubled with each round."""
 
+HOPELESS_RETRY: Final = 15.0
+"""Seconds, about, until a client that every node refuses for good, and that nobody asks for anything, looks again."""
+
 
 @dataclass(frozen=True)
 class UnderWay:
@@ -68,6 +72,7 @@ class UnderWay:
         self.writes.give_up_all(why, lambda: write(why))
         self.reads.give_up_all(lambda: read(why))
         self.watches.end_all(lambda: read(why))
+        self.consumers.end_all(lambda: read(why))
 
 
 def closed_read(why: str) -> errors.Closed:
@@ -115,6 +120,8 @@ class Keeper:
         """Set while a connection is up."""
         self.changed = asyncio.Event()
         """Set when a connection began or ended, or its node's idea of the leader changed."""
+        self._wanted = asyncio.Event()
+        """Set when something was asked for."""
         self.connection: Connection | None = None
         self._node_id = ""
         self._worked = False
@@ -148,6 +155,7 @@ class Keeper:
 
     def wake(self) -> None:
         """There may be something to send."""
+        self._wanted.set()
         if self.connection is not None:
             self.connection.wake()
 
@@ -167,6 +175,8 @@ class Keeper:
         while True:
             if delay := self._route.delay():
                 await asyncio.sleep(delay)
+            if self._route.hopeless and not self._under_way.expecting():
+                await self._rest()
             address = self._route.next()
             connection = self._connect(address, self._loop, self._credentials)
             farewell = None
@@ -178,13 +188,24 @@ class Keeper:
                 self._counters.failed_connections += self.connection is None
                 if self._route.hopeless:
                     # Waiting would not help anybody.
-                    self._under_way.end(self._route.problems(), errors.WrongCluster, errors.WrongCluster)
+                    self._wanted.clear()
+                    self._under_way.end(self._refusal(), errors.WrongCluster, errors.WrongCluster)
             except asyncio.CancelledError:
                 farewell = pb.ClientFrame(goodbye=pb.Goodbye(release=True))
                 raise
             finally:
                 self._detach()
                 await connection.close(farewell)
+
+    async def _rest(self) -> None:
+        """Wait until something is asked for, or a while: whoever is at these addresses may change."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOPELESS_RETRY * (0.75 + self._rng.random() / 2)):
+                await self._wanted.wait()
+
+    def _refusal(self) -> str:
+        advice = "; if the cluster was made anew, open a new client" if self._cluster_id else ""
+        return self._route.refusals() + advice
 
     def _ended(self, keeper: asyncio.Task[None]) -> None:
         """Only a fault of this package ends it before `close`; then nobody may be left waiting."""

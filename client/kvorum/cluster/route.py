@@ -120,6 +120,13 @@ class Route:
         """Every address gave a final refusal."""
         return len(self._final) == len(self._addresses)
 
+    def refusals(self) -> str:
+        """As `problems`, when it is `hopeless`: what several nodes say alike is said once."""
+        who: dict[str, list[str]] = {}
+        for address in self._addresses:
+            who.setdefault(self._problems[address], []).append(name(address))
+        return "; ".join(f"{', '.join(names)}: {problem}" for problem, names in who.items())
+
     def problems(self) -> str:
         """What happened at each address, in one line; empty if nothing is wrong."""
         if not self._problems:

@@ -144,8 +144,9 @@ class Watches:
             self._to_stop.append(watch.id)
 
     def end_all(self, problem: Callable[[], errors.KvorumError]) -> None:
-        """End every watch with an error."""
+        """End every watch with an error, also those that nobody iterates at the moment."""
         for watch in [*self._live.values(), *self._paused.values()]:
+            self.stop(watch)
             watch.fail(problem())
 
     @property

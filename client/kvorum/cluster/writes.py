@@ -169,6 +169,8 @@ class Writes:
         for pending in list(self._all()):
             if pending.on_stream or not sent_only:
                 self.give_up(pending, why, definite())
+        if not sent_only:
+            self._waiting.clear()  # or those that are given up would look like something to be sent
 
     def _drop(self, pending: PendingWrite) -> None:
         session = pending.session

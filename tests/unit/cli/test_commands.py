@@ -203,8 +203,8 @@ def test_watch_prefix_goes_on_after_a_versionstamp(shell: Shell) -> None:
         "complete": True,
         "changes": [{"kind": "set", "key": ["p", "b"], "value": {"x": 2}}],
     }
-    line = error_line(shell("watch", '["p"]', "--prefix", "--since", "0" * 20, status=3))
-    assert "list what there is" in line
+    line = error_line(shell("watch", '["p"]', "--prefix", "--since", "0" * 20, status=2))
+    assert "list what there is" in line and "kv.follow does both" in line
     assert "one key" in error_line(shell("watch", '["p"]', '["q"]', "--prefix", status=2))
     assert "goes with --prefix" in error_line(shell("watch", '["p"]', "--since", before, status=2))
     assert "versionstamp" in error_line(shell("watch", '["p"]', "--prefix", "--since", "x", status=2))
@@ -289,6 +289,7 @@ def test_help_lists_every_command() -> None:
         (errors.LimitExceeded("MAX_CHECKS", 100, 101), 2),
         (errors.TypeMismatch("x"), 2),
         (errors.WrongCluster("x"), 2),
+        (errors.Compacted("00000000000000010000"), 2),
         (ModuleNotFoundError("needs the extra"), 2),
         (errors.StaleLease("x"), 1),
         (errors.DeadlineExceeded("x"), 3),

@@ -36,6 +36,7 @@ class FakeConsumer:
         self.started_leases: list[bytes] = []
         self.settled_leases: list[bytes] = []
         self.closed = False
+        self.failed: Callable[[KvorumError], None] | None = None
 
     def deliver(self, value: object, attempt: int = 1) -> pb.Delivery:
         self._number += 1
@@ -130,9 +131,16 @@ class FakeBackend:
             self.watches_ended += 1
 
     async def consume(
-        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None]
+        self,
+        queue: str,
+        *,
+        credits: int,
+        concurrency: int,
+        deliver: Callable[[pb.Delivery], None],
+        failed: Callable[[KvorumError], None] | None = None,
     ) -> FakeConsumer:
         consumer = FakeConsumer(queue, credits, concurrency, deliver)
+        consumer.failed = failed
         self.consumers.append(consumer)
         return consumer
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvorum import Kv, Message, limits, queue
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import Closed, InvalidArgument, LimitExceeded, NoSpace, OutcomeUnknown, Unavailable
+from kvorum.errors import Closed, InvalidArgument, LimitExceeded, NoSpace, OutcomeUnknown, Unavailable, WrongCluster
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused
 
 ACK, RETRY, RETURN = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_RETURN
@@ -359,3 +359,38 @@ async def test_a_failed_registration_is_raised_and_closing_goes_on(kv: Kv, backe
     with pytest.raises(Unavailable, match="too many consumers"):
         await kv.listen_queue(print)
     await kv.close()
+
+
+async def test_when_no_more_can_come_the_listener_says_why_and_running_handlers_are_cancelled(
+    kv: Kv, backend: FakeBackend
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    listener = Listening(kv, backend, handler, concurrency=1)
+    consumer = await listener.consumer()
+    consumer.deliver("running")
+    consumer.deliver("waiting")
+    await until(lambda: bool(consumer.started_leases))
+    backend.answers.extend([WrongCluster("another one"), WrongCluster("another one")])
+    assert consumer.failed is not None
+    consumer.failed(WrongCluster("another one"))
+    async with asyncio.timeout(5):
+        with pytest.raises(WrongCluster, match="another one"):
+            await listener.task
+    assert cancelled.is_set() and consumer.closed
+    await kv.close()
+
+
+async def test_an_end_that_comes_while_closing_is_no_error(kv: Kv, backend: FakeBackend) -> None:
+    async with listening(kv, backend, lambda _: None) as (consumer, _):
+        closing = asyncio.ensure_future(kv.close())
+        await until(lambda: consumer.closed)
+        assert consumer.failed is not None
+        consumer.failed(Closed())
+        await closing

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kvorum import errors, limits
+from kvorum import Kv, errors, limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster import ClusterBackend, connect
+from kvorum.cluster import ClusterBackend, connect, route
 from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream, put
 from tests.unit.cluster.steps import until, value
 
@@ -207,6 +207,60 @@ async def test_another_cluster_is_refused_by_name(
     assert [stream.hello.cluster_id for node in nodes for stream in node.streams if stream.hello][-1] == (
         b"0123456789abcdef"
     )
+
+
+async def made_anew(state: FakeState, nodes: list[FakeNode]) -> None:
+    state.cluster_id = b"another cluster!"
+    for node in nodes:
+        await node.kill()
+        await node.start()
+
+
+async def test_whoever_only_waits_is_told_of_another_cluster_once_and_what_to_do(
+    state: FakeState, nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    """A listener, and watches of both kinds, make no call that could fail."""
+    told: asyncio.Queue[errors.KvorumError] = asyncio.Queue()
+    listening = asyncio.create_task(Kv(backend).listen_queue(lambda _: None))
+    consumer = await backend.consume("q", credits=5, concurrency=1, deliver=lambda _: None, failed=told.put_nowait)
+    watches = [backend.watch([b"k"]), backend.watch_range(b"a", b"z", since=b"", keys_only=False)]
+    waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
+    await waiting[0]
+    waiting[0] = asyncio.ensure_future(anext(watches[0]))
+    await made_anew(state, nodes)
+    async with asyncio.timeout(10):
+        problem = await told.get()
+        ended = await asyncio.gather(listening, *waiting, return_exceptions=True)
+    assert [type(end) for end in (problem, *ended)] == [errors.WrongCluster] * 4
+    text = str(problem)
+    assert text.count(b"another cluster!".hex()) == 1
+    assert all(f"127.0.0.1:{node.port}" in text for node in nodes)
+    assert text.endswith("open a new client")
+    await consumer.close()
+    assert told.empty()
+
+
+async def test_a_client_that_is_refused_for_good_asks_rarely_but_at_once_when_it_is_used(
+    state: FakeState, nodes: list[FakeNode], backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "MAX_DELAY", 0.01)
+    told: asyncio.Queue[errors.KvorumError] = asyncio.Queue()
+    await backend.write(put(b"k"), timeout=5)
+    await backend.consume("q", credits=5, concurrency=1, deliver=lambda _: None, failed=told.put_nowait)
+    idle = backend.watch([b"k"])
+    await anext(idle)  # and nobody goes on with it
+    await made_anew(state, nodes)
+    assert isinstance(await asyncio.wait_for(told.get(), 10), errors.WrongCluster)
+    for _ in range(2):
+        before = sum(len(node.streams) for node in nodes)
+        await asyncio.sleep(0.5)  # some thirty attempts, if it did not rest
+        assert sum(len(node.streams) for node in nodes) - before <= 1
+        with pytest.raises(errors.WrongCluster):
+            await backend.write(put(b"k"), timeout=5)
+    await asyncio.sleep(0.1)  # it rests once more
+    state.cluster_id = b"0123456789abcdef"
+    assert (await backend.status(timeout=5)).cluster_id == b"0123456789abcdef"
+    await backend.write(put(b"k"), timeout=5)
 
 
 async def test_a_final_refusal_of_hello_is_told_when_opening(nodes: list[FakeNode]) -> None:
