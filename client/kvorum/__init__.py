@@ -16,11 +16,12 @@ from kvorum.durations import Duration
 from kvorum.entry import Entry
 from kvorum.errors import KvorumError
 from kvorum.keys import Key, KeyPart
-from kvorum.kv import Kv, Opening, open_kv
+from kvorum.kv import Kv, open_kv
 from kvorum.kvu64 import KvU64
 from kvorum.listing import ListIterator
 from kvorum.message import Message
 from kvorum.mutation import CommitVersionstamp, commit_versionstamp
+from kvorum.opening import Opening
 from kvorum.transaction import UNCOMMITTED, Transaction
 from kvorum.watch import Watch
 

@@ -13,11 +13,12 @@ from typing import Final, Self, overload
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
+from kvorum.blame import blame
 from kvorum.commit import CommitResult, commit_result
 from kvorum.durations import Duration
 from kvorum.entry import Entry, parse_versionstamp
 from kvorum.errors import InvalidArgument, LimitExceeded, OutOfRange, TypeMismatch
-from kvorum.keys import KeyPart, decode_key
+from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.message import Message
 from kvorum.mutation import (
@@ -34,10 +35,6 @@ from kvorum.mutation import (
 )
 
 _BACKOFF_STEP_SIZE: Final = 4
-_NUMERIC: Final = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MIN, pb.MUTATION_TYPE_MAX, pb.MUTATION_TYPE_ADD))
-_SHOWN_KEYS: Final = 3
-_SHOWN_SIZE: Final = 120
-"""Characters of a key in an error."""
 _TOO_MANY: Final = "MAX_DELETED_RANGE_KEYS"
 """In an error: it is about ranges, not about sums."""
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
@@ -109,7 +106,10 @@ class AtomicBuilder:
                 versionstamp, unset = key.versionstamp, False
             key = key.key
         if (not unset) + (exists is not None) + (version_le is not None) != 1:
-            raise InvalidArgument("a check takes exactly one of versionstamp, exists and version_le")
+            raise InvalidArgument(
+                "a check takes an Entry, or a key and exactly one of versionstamp, exists and version_le:"
+                " check(entry), check(key, entry.versionstamp), check(key, exists=False)"
+            )
         check = pb.Check(key=write_key(key))
         if exists is not None:
             check.kind = pb.CHECK_KIND_EXISTS if exists else pb.CHECK_KIND_EQUALS
@@ -277,11 +277,10 @@ class AtomicBuilder:
         try:
             return commit_result(outcome)
         except (TypeMismatch, OutOfRange) as error:
-            keys = [_shown_key(one.key) for one in self._write.mutations if one.type in _NUMERIC]
-            if not keys or _TOO_MANY in str(error):
+            told = blame(self._write.mutations, str(error))
+            if not told or _TOO_MANY in str(error):
                 raise
-            more = f" … ({len(keys)} keys)" if len(keys) > _SHOWN_KEYS else ""
-            raise type(error)(f"{' or '.join(keys[:_SHOWN_KEYS])}{more}: {error}") from None
+            raise type(error)(told) from None
 
     def _result(self, result: CommitResult) -> CommitResult:
         if result.ok:
@@ -304,11 +303,6 @@ class AtomicOperation(AtomicBuilder):
         link = self._link
         outcome = await link.backend.write(self._serialise(), timeout=link.within(timeout))
         return self._result(self._judge(outcome))
-
-
-def _shown_key(key: bytes) -> str:
-    text = repr(decode_key(key))
-    return text if len(text) <= _SHOWN_SIZE else f"{text[:_SHOWN_SIZE]}…"
 
 
 def _stamp(versionstamp: str | Entry) -> bytes:

@@ -19,6 +19,7 @@ from kvorum.entry import Entry, found, parse_versionstamp
 from kvorum.errors import Closed, Compacted, DataError, InvalidArgument, InvalidKey
 from kvorum.keys import Key, KeyPart, decode_key
 from kvorum.link import Link
+from kvorum.misuse import ReadByAsyncFor
 from kvorum.selector import KeyRange, select
 from kvorum.values import decode_value
 
@@ -63,8 +64,10 @@ class Listing(NamedTuple):
     versionstamp: str
 
 
-class RangeWatch:
+class RangeWatch(ReadByAsyncFor):
     """Changes of a range, for `async for`. Made by `Kv.watch_prefix`."""
+
+    _how = "use `async for changes in kv.watch_prefix(…)`"
 
     def __init__(self, selected: KeyRange, since: str | None, link: Link, *, keys_only: bool, progress: bool) -> None:
         stamp = b"" if since is None else parse_versionstamp(since)
@@ -219,11 +222,13 @@ def _change(row: pb.Change) -> Change:
     return Change(kind, key, value, entry.versionstamp.hex())
 
 
-class Follower:
+class Follower(ReadByAsyncFor):
     """All entries of a range, and then every change of it, for `async for`. Made by `Kv.follow`.
 
     The listing is exact: its pages are read at different moments, and brought to one by the changes in between.
     """
+
+    _how = "use `async for event in kv.follow(…)`"
 
     def __init__(self, selected: KeyRange, link: Link, timeout: float, *, keys_only: bool) -> None:
         self._selected = selected

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
@@ -29,9 +29,11 @@ from kvorum.mutation import (
     delete_range_mutation,
     enqueue_message,
     read_key,
+    read_keys,
     set_mutation,
     touch_write,
 )
+from kvorum.opening import Opening
 from kvorum.queue import DEFAULT_CONCURRENCY, Handler, Listener
 from kvorum.steps import DELETE_STEP, DeleteSteps
 from kvorum.target import Folder, parse_target
@@ -54,8 +56,11 @@ class Kv:
     nothing changed, OutcomeUnknown, NoSpace. Cancelling a write leaves its outcome unknown.
     """
 
-    def __init__(self, backend: Backend, *, timeout: float = limits.DEFAULT_TIMEOUT / 1000) -> None:
-        """For programs that bring their own backend; `timeout` is seconds."""
+    def __init__(
+        self, backend: Backend, *, timeout: float = limits.DEFAULT_TIMEOUT / 1000, target: str = "a backend of your own"
+    ) -> None:
+        """For programs that bring their own backend; `timeout` is seconds, `target` what `repr` shows."""
+        self._target = target
         self._link = Link(backend, timeout)
         self._listeners: set[Listener] = set()
         self._watches: weakref.WeakSet[Watch | RangeWatch | Follower] = weakref.WeakSet()
@@ -94,7 +99,7 @@ class Kv:
         check_list(keys, "keys")
         if len(keys) > limits.MAX_READ_RANGES:
             raise LimitExceeded("MAX_READ_RANGES", limits.MAX_READ_RANGES, len(keys), "keys of a read")
-        read = pb.Read(keys=[read_key(key) for key in keys])
+        read = pb.Read(keys=read_keys(keys))
         relax(read, consistency, max_age)
         link = self._link
         within = link.within(timeout)
@@ -443,33 +448,14 @@ class Kv:
         finally:
             await backend.close()
 
+    def __repr__(self) -> str:
+        return f"<kvorum.Kv {self._target}{', closed' if self.closed else ''}>"
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class Opening:
-    """A database about to be opened: await it, or enter it with `async with`, once. Made by `open_kv`."""
-
-    def __init__(self, open_it: Callable[[], Awaitable[Kv]]) -> None:
-        self._open: Callable[[], Awaitable[Kv]] | None = open_it
-        self._kv: Kv | None = None
-
-    def __await__(self) -> Generator[Any, None, Kv]:
-        open_it, self._open = self._open, None
-        if open_it is None:
-            raise RuntimeError("this database was opened already; call open_kv again")
-        return open_it().__await__()
-
-    async def __aenter__(self) -> Kv:
-        self._kv = await self
-        return self._kv
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._kv is not None
-        await self._kv.close()
 
 
 def open_kv(
@@ -494,9 +480,10 @@ def open_kv(
 
     async def open_it() -> Kv:
         if isinstance(place, Folder):
-            return Kv(await open_embedded(place.path), timeout=within)
+            return Kv(await open_embedded(place.path), timeout=within, target=str(place))
         from kvorum.cluster import connect  # gRPC takes a while to import, and an embedded database needs none
 
-        return Kv(await connect(place.addresses, timeout=within, token=token, tls=tls), timeout=within)
+        backend = await connect(place.addresses, timeout=within, token=token, tls=tls)
+        return Kv(backend, timeout=within, target=str(place))
 
     return Opening(open_it)

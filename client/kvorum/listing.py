@@ -19,6 +19,7 @@ from kvorum.entry import Entry, found
 from kvorum.errors import InvalidArgument, LimitExceeded, shown
 from kvorum.keys import KeyPart
 from kvorum.link import Link
+from kvorum.misuse import ReadByAsyncFor
 from kvorum.selector import cursor_at, resume, select
 
 
@@ -141,8 +142,10 @@ def _positive(number: int, name: str) -> int:
     return number
 
 
-class ListIterator:
+class ListIterator(ReadByAsyncFor):
     """The entries of a list, for `async for`. Made by `Kv.list`."""
+
+    _how = "use `async for entry in kv.list(…)`, or `await kv.list(…).page()` for all of them at once"
 
     def __init__(self, walk: Walk, link: Link, timeout: float) -> None:
         self._walk = walk

@@ -9,7 +9,7 @@ from typing import Final
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration, milliseconds
-from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded
+from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded, shown
 from kvorum.keys import KeyPart, encode_key
 from kvorum.kvu64 import KvU64
 from kvorum.selector import select
@@ -56,6 +56,22 @@ def read_key(key: Sequence[KeyPart]) -> bytes:
     if len(data) > limits.MAX_READ_KEY_SIZE:
         raise LimitExceeded("MAX_READ_KEY_SIZE", limits.MAX_READ_KEY_SIZE, len(data), "key")
     return data
+
+
+def read_keys(keys: Sequence[Sequence[KeyPart]]) -> list[bytes]:
+    """As `read_key` for each."""
+    check_keys(keys)
+    return [read_key(key) for key in keys]
+
+
+def check_keys(keys: Sequence[Sequence[KeyPart]]) -> None:
+    """Tell a caller who gave one key in place of a list of them. Errors: InvalidKey."""
+    for key in keys:
+        if not isinstance(key, (tuple, list)):
+            raise InvalidKey(
+                f"takes a list of keys, each of them a tuple, as in [('users', 1), ('users', 2)]: got {shown(key)} in"
+                " place of a key"
+            )
 
 
 def _wrong_size(data: bytes) -> InvalidKey | LimitExceeded:

@@ -320,6 +320,9 @@ class Kv:
         finally:
             self._background.stop()
 
+    def __repr__(self) -> str:
+        return repr(self._kv).replace("kvorum.Kv", "kvorum.sync.Kv", 1)
+
     def __enter__(self) -> Self:
         return self
 

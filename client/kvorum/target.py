@@ -21,12 +21,20 @@ class Folder:
 
     path: str | None
 
+    def __str__(self) -> str:
+        return ":memory:" if self.path is None else self.path
+
 
 @dataclass(frozen=True)
 class Cluster:
     """A cluster, by (host, port) of some of its nodes."""
 
     addresses: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return "kvorum://" + ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses
+        )
 
 
 def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Folder | Cluster:

@@ -37,7 +37,7 @@ from kvorum.errors import (
 )
 from kvorum.keys import KeyPart
 from kvorum.link import Link
-from kvorum.mutation import check_list, write_key
+from kvorum.mutation import check_keys, check_list, write_key
 
 T = TypeVar("T")
 
@@ -269,6 +269,7 @@ def check_many(keys: Sequence[Sequence[KeyPart]]) -> None:
     check_list(keys, "keys")
     if len(keys) > limits.MAX_READ_RANGES:
         raise LimitExceeded("MAX_READ_RANGES", limits.MAX_READ_RANGES, len(keys), "keys of a read")
+    check_keys(keys)
 
 
 def check_function(function: object) -> None:

@@ -15,19 +15,22 @@ from kvorum.entry import Entry, answered, own_key
 from kvorum.errors import Closed, LimitExceeded
 from kvorum.keys import Key, KeyPart
 from kvorum.link import Link
-from kvorum.mutation import check_list, read_key
+from kvorum.misuse import ReadByAsyncFor
+from kvorum.mutation import check_list, read_keys
 
 _Snapshot = Sequence[pb.KvEntry]
 
 
-class Watch:
+class Watch(ReadByAsyncFor):
     """Lists of entries aligned with the watched keys, for `async for`. Made by `Kv.watch`."""
+
+    _how = "use `async for entries in kv.watch(…)`"
 
     def __init__(self, keys: Sequence[Sequence[KeyPart]], link: Link, *, raw: bool = False) -> None:
         check_list(keys, "keys")
         if len(keys) > limits.MAX_WATCHED_KEYS:
             raise LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys), "watched keys")
-        encoded = [read_key(key) for key in keys]
+        encoded = read_keys(keys)
         self._keys: Final[list[Key]] = [own_key(key) for key in keys]
         self._link = link
         self._raw = bool(raw)

@@ -15,6 +15,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
@@ -107,13 +108,17 @@ def value_json(value: object, depth: int = 1) -> object:
 
 
 def _json(text: str, what: str) -> object:
+    word = text if re.fullmatch(r"[\w.-]{1,40}", text) else "hello"
+
     def refuse(constant: str) -> object:
         raise InvalidArgument(f"{constant} is not JSON, in {what}: {text}")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        hint = "; strings need double quotes, as in '\"text\"'" if what == "a value" else ""
+        hint = f"; a key is an array, as in '[\"{word}\"]'"
+        if what == "a value":
+            hint = "; strings need double quotes, as in '\"text\"'"
         raise InvalidArgument(f"{what} is written as JSON: {error.msg} at character {error.pos + 1}{hint}") from None
     except InvalidArgument:
         raise  # it is a ValueError too

@@ -40,7 +40,7 @@ from kvorum.errors import DataError, InvalidValue
 from kvorum.kvu64 import KvU64
 from kvorum.limits import MAX_RARE_VALUE_DEPTH, MAX_VALUE_DEPTH
 from kvorum.v8.format import HEADER, MAX_EXACT, Refused, date_of, moment_of, number_of
-from kvorum.v8.writing import encode_utf16, key_step, refuse, varint
+from kvorum.v8.writing import STORABLE, encode_utf16, key_step, refuse, varint
 
 _MALFORMED: Final = (
     v8serialize.V8SerializeError,
@@ -129,7 +129,7 @@ def _check_leaf(value: object, path: str) -> None:
         raise InvalidValue("a hole can only stand in an array", path)
     known = value is None or isinstance(value, (str, int, float, bytes, bytearray, memoryview, datetime))
     if not known and not type(value).__module__.startswith("v8serialize."):
-        raise InvalidValue(f"{type(value).__name__} cannot be stored", path)
+        raise InvalidValue(f"{type(value).__name__} cannot be stored; {STORABLE}", path)
 
 
 def _write_reference(value: object, /, ctx: EncodeContext, next: EncodeNextFn) -> None:

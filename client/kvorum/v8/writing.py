@@ -15,6 +15,9 @@ _SMALL_INTS: Final = tuple(bytes((0x49, number << 1)) for number in range(64))
 _SHORT: Final = tuple(bytes((0x22, size)) for size in range(128))
 
 
+STORABLE: Final = "None, bool, int, float, str, bytes, list, dict, set and datetime can"
+
+
 def dumps(value: object, name: str = "value") -> bytes:
     """The V8 bytes of a value; `name` begins the path in messages.
 
@@ -241,6 +244,8 @@ def refuse(value: object) -> NoReturn:
     """Say what is wrong with a value of a type that cannot be stored, and what to do instead."""
     if isinstance(value, KvU64):
         raise Refused("a KvU64 can only be a value of its own, not a part of one; store int(…) here")
+    if isinstance(value, tuple) and getattr(value, "_fields", ()) == ("key", "value", "versionstamp"):
+        raise Refused("an Entry is what was read of a key, not a value; store entry.value")
     if isinstance(value, tuple):
         raise Refused("a tuple would come back as a list; store a list")
-    raise Refused(f"{type(value).__name__} cannot be stored")
+    raise Refused(f"{type(value).__name__} cannot be stored; {STORABLE}")

@@ -90,7 +90,7 @@ async def test_an_opening_is_for_one_client(tmp_path: Path) -> None:
     async with opening:
         with pytest.raises(RuntimeError, match="opened already"):
             await opening
-    with pytest.raises(InvalidArgument, match="unknown scheme 'http'"):
+    with pytest.raises(InvalidArgument, match="is a URL of KV Connect"):
         kvorum.open_kv("http://127.0.0.1:4512")
 
 

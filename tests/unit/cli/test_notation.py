@@ -161,3 +161,10 @@ def test_what_has_no_notation_is_shown_all_the_same() -> None:
     for _ in range(200):
         deep = [deep]
     assert "$repr" in show_value(deep)
+
+
+def test_a_bare_word_in_place_of_a_key_is_shown_as_a_key() -> None:
+    with pytest.raises(InvalidArgument, match=r"""a key is an array, as in '\["users"\]'$"""):
+        parse_key("users")
+    with pytest.raises(InvalidArgument, match=r"""a key is an array, as in '\["hello"\]'$"""):
+        parse_key("['users']")
