@@ -73,6 +73,10 @@ async def open_embedded(
         raise errors.InvalidArgument(f"{folder} is a file; an embedded database is a folder")
     if all((folder / name).is_dir() for name in ("raft", "state")):
         raise errors.InvalidArgument(f"{folder} is the folder of a cluster's node, not an embedded database")
+    if (strange := _strange_content(folder)) is not None:
+        raise errors.InvalidArgument(
+            f"{folder} is no kvorum database, and holds other things ({strange}): name an empty folder, or a new one"
+        )
     store: Store | None = None
     try:
         try:
@@ -88,6 +92,17 @@ async def open_embedded(
             shutil.rmtree(private, ignore_errors=True)
         raise
     return backend
+
+
+def _strange_content(folder: Path) -> str | None:
+    """A name in an existing folder that is certainly none of ours; None if it may become, or is, a database."""
+    if not folder.is_dir():
+        return None
+    names = {entry.name for entry in folder.iterdir()}
+    if names & {"FORMAT", "data.mdb"}:
+        return None
+    # A first start that was cut off leaves the lock and a draft; the root of a file system of its own has its own.
+    return min(names - {"LOCK", "FORMAT.new", "lost+found"}, default=None)
 
 
 class EmbeddedConsumer:

@@ -85,6 +85,22 @@ async def test_without_a_target_the_environment_decides(tmp_path: Path, monkeypa
     assert (tmp_path / "other.kv").is_dir()
 
 
+async def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "CLEAN").write_text("a file that a new database would delete")
+    for open_it in (lambda: kvorum.open_kv(tmp_path), lambda: kvorum.open_kv(tmp_path / ".." / tmp_path.name)):
+        with pytest.raises(InvalidArgument, match=r"is no kvorum database, and holds other things \(CLEAN\)"):
+            await open_it()
+    assert os.listdir(tmp_path) == ["CLEAN"]
+    # What a first start that was cut off leaves, and the root of a file system, may become a database.
+    begun = tmp_path / "begun"
+    (begun / "lost+found").mkdir(parents=True)
+    for name in ("LOCK", "FORMAT.new"):
+        (begun / name).touch()
+    for _ in range(2):
+        async with kvorum.open_kv(begun) as kv:
+            await kv.set(("a",), 1)
+
+
 async def test_an_opening_is_for_one_client(tmp_path: Path) -> None:
     opening = kvorum.open_kv(":memory:")
     async with opening:
