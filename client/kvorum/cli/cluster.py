@@ -259,7 +259,15 @@ async def remove_command(options: Options, node_id: str) -> int | None:
 @runs
 async def transfer_command(options: Options, node_id: str) -> int | None:
     """Hand leadership over, to NODE or to whoever has most of the log."""
-    answer = await _change(options, "Transfer", pb.TransferRequest(node_id=node_id))
+    async with _client(options) as client:
+        try:
+            answer = await client.change("Transfer", pb.TransferRequest(node_id=node_id), _seconds(options))
+        except errors.InvalidArgument as error:
+            view = await client.members(_seconds(options))
+            if not node_id or _find(view, node_id) is not None:
+                raise
+            names = ", ".join(member.node_id for member in view.members)
+            raise errors.InvalidArgument(f"{error}: the members are {names}") from None
     return _done(options, f"node {answer.leader_id} leads", leader=answer.leader_id)
 
 

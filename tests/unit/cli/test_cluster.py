@@ -108,6 +108,14 @@ async def test_errors_are_one_line_and_a_status() -> None:
     assert "no node answers" in error_line(gone)
 
 
+async def test_a_transfer_to_a_stranger_names_the_members() -> None:
+    async with FakeNode("n1", peers=(PeerView(N2, True, 5), PeerView(N4, True, 5, learner=True))) as node:
+        node.administration.failures = [ValueError(f"node {name} is not a voter") for name in ("2", "n4")]
+        told = error_line(await shell(node, words=("transfer", "2"), status=2))
+        assert told == "kvorum: node 2 is not a voter: the members are n1, n2, n4"
+        assert error_line(await shell(node, words=("transfer", "n4"), status=2)) == "kvorum: node n4 is not a voter"
+
+
 async def test_an_embedded_database_has_no_members(tmp_path: Path) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, kvorum, ["cluster", "members", "--url", str(tmp_path)])
     assert result.exit_code == 2
