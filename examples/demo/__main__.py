@@ -85,8 +85,9 @@ def _facts(kv: kvorum.Kv, ledger: books.Ledger, votes: int) -> view.Facts:
     return [
         ("votes", f"{len(ledger.acknowledged):,} of {votes:,}"),
         ("in flight", f"{ledger.under_way}"),
-        ("wall", f"{ledger.wall_total:,} votes, {stock} tickets"),
-        ("tickets sold/issued", f"{len(ledger.orders_sold)}/{len(ledger.tickets_issued)}"),
+        ("wall shows", f"{ledger.wall_total:,} votes, {stock} tickets left"),
+        ("tickets sold", f"{len(ledger.orders_sold)}"),
+        ("issued by the queue", f"{len(ledger.tickets_issued)}"),
         ("retries", f"{figures.get('retries', 0):.0f}"),
         ("unknown", f"{len(ledger.unknown)}"),
         ("redeliveries", f"{sum(ledger.deliveries.values()) - len(ledger.deliveries)}"),

@@ -172,7 +172,11 @@ async def set_command(
 
 @click.command("touch")
 @click.argument("key")
-@click.option("--expire-in", type=Duration(), help="Delete it after this time from now: 90s, 30m, 7d.")
+@click.option(
+    "--expire-in",
+    type=Duration(),
+    help="Delete it after this time from now: 90s, 30m, 7d; a bare number is milliseconds.",
+)
 @click.option("--never", is_flag=True, help="Keep it until it is deleted.")
 @database_options
 @runs
