@@ -205,6 +205,8 @@ def test_watch_prefix_goes_on_after_a_versionstamp(shell: Shell) -> None:
     }
     line = error_line(shell("watch", '["p"]', "--prefix", "--since", "0" * 20, status=2))
     assert "list what there is" in line and "kv.follow does both" in line
+    line = error_line(shell("watch", '["p"]', "--prefix", "--since", "ffffffffffff00000000", status=2))
+    assert "no versionstamp of this database" in line
     assert "one key" in error_line(shell("watch", '["p"]', '["q"]', "--prefix", status=2))
     assert "goes with --prefix" in error_line(shell("watch", '["p"]', "--since", before, status=2))
     assert "versionstamp" in error_line(shell("watch", '["p"]', "--prefix", "--since", "x", status=2))
