@@ -467,13 +467,14 @@ def open_kv(
 ) -> Opening:
     """Open a database: `kv = await open_kv(…)`, or `async with open_kv(…) as kv`.
 
-    `target`: the path of a folder (embedded: in this process, no server; made if absent), `":memory:"` (embedded, gone
-    after closing), `kvorum://host:port,host:port` (a cluster, by any of its nodes; the port is 7401 by default), or
-    None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or milliseconds; 10 s by default) is for
-    opening and for each call that names none. `token` and `tls` are for clusters, and of no meaning to a folder.
+    `target`: the path of a folder (embedded: in this process, no server; made if absent, refused if it holds other
+    things), `":memory:"` (embedded, gone after closing), `kvorum://host:port,host:port` (a cluster, by any of its nodes;
+    the port is 7401 by default), or None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or
+    milliseconds; 10 s by default) is for opening and for each call that names none. `token` and `tls` are for clusters,
+    and of no meaning to a folder.
 
     Errors when opening: ConnectFailed, WrongCluster; DatabaseLocked, DatabaseCorrupt, OSError, ModuleNotFoundError (an
-    embedded database needs `kvorum[node]`). InvalidArgument at once.
+    embedded database needs `kvorum[node]`), InvalidArgument.
     """
     place = parse_target(target, os.environ)
     within = limits.DEFAULT_TIMEOUT / 1000 if timeout is None else seconds(timeout, "timeout")

@@ -85,7 +85,7 @@ def _facts(kv: kvorum.Kv, ledger: books.Ledger, votes: int) -> view.Facts:
     return [
         ("votes", f"{len(ledger.acknowledged):,} of {votes:,}"),
         ("in flight", f"{ledger.under_way}"),
-        ("wall shows", f"{ledger.wall_total:,} votes, {stock} tickets left"),
+        ("wall shows", f"{ledger.wall_total:,} votes, {stock} of {scenario.TICKETS} tickets left"),
         ("tickets sold", f"{len(ledger.orders_sold)}"),
         ("issued by the queue", f"{len(ledger.tickets_issued)}"),
         ("retries", f"{figures.get('retries', 0):.0f}"),
