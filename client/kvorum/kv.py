@@ -468,8 +468,8 @@ def open_kv(
     """Open a database: `kv = await open_kv(…)`, or `async with open_kv(…) as kv`.
 
     `target`: the path of a folder (embedded: in this process, no server; made if absent, refused if it holds other
-    things), `":memory:"` (embedded, gone after closing), `kvorum://host:port,host:port` (a cluster, by any of its nodes;
-    the port is 7401 by default), or None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or
+    things), `":memory:"` (embedded, gone after closing), `kvorum://host:port,host:port` (a cluster, by any of its
+    nodes; the port is 7401 by default), or None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or
     milliseconds; 10 s by default) is for opening and for each call that names none. `token` and `tls` are for clusters,
     and of no meaning to a folder.
 
