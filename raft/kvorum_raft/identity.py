@@ -227,9 +227,15 @@ def _judge_names(me: Self, hello: pb.Hello) -> pb.Reject | None:
     if hello.target not in ("", own.node_id):
         text = f"the address of node {hello.target[:_MAX_NAME]!r} leads to node {own.node_id}"
         return _no(pb.Reject.WRONG_NODE, text)
-    if hello.node_id == own.node_id:
+    if hello.node_id == own.node_id and not _is_oneself(me, hello):
         return _no(pb.Reject.WRONG_NODE, f"node {hello.node_id} is not a peer of node {own.node_id}")
     return None
+
+
+def _is_oneself(me: Self, hello: pb.Hello) -> bool:
+    """A leader asks whether a new address of its own leads to itself."""
+    own = me.identity
+    return hello.meeting and hello.incarnation == own.incarnation and hello.generation_ids == own.generation_ids
 
 
 def _judge_folder(me: Self, hello: pb.Hello) -> pb.Reject | None:

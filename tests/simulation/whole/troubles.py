@@ -36,7 +36,7 @@ WEIGHTS: Final = {
     "rot": 4,
     "copy_folder": 3,
     "back_up": 6,
-    "roll_back": 6,
+    "roll_back": 15,
     "add": 4,
     "remove": 4,
     "move": 2,

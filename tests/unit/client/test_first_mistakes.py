@@ -82,7 +82,9 @@ async def test_a_database_that_is_not_open_yet_says_how_it_is_opened(tmp_path: P
     with pytest.raises(TypeError, match=r"kvorum.sync.open_kv is for code without asyncio"), opening:
         pass
     assert not hasattr(opening, "__deepcopy__")
-    assert repr(await opening).startswith("<kvorum.Kv ")
+    kv = await opening
+    assert repr(kv).startswith("<kvorum.Kv ")
+    await kv.close()
 
 
 async def test_what_is_read_by_async_for_says_so() -> None:

@@ -60,6 +60,16 @@ def test_a_member_with_its_own_folder_is_let_in() -> None:
     assert ids.judge(_me(formed=False), _hello(_identity("B", cluster_id=b""), formed=False), None, 0) is None
 
 
+def test_a_leader_may_ask_whether_a_new_address_leads_to_itself() -> None:
+    """Otherwise nobody could tell the cluster that the leader has moved (`scripts/sim` found it: nothing else could be
+    changed then). A connection, and another process with a copy of the folder, are refused as ever."""
+    me = _me()
+    assert ids.judge(me, _hello(me.identity, meeting=True), None, 0) is None
+    assert _code(ids.judge(me, _hello(me.identity), None, 0)) == "WRONG_NODE"
+    copy = me.identity.next_start(RNG.randbytes)
+    assert _code(ids.judge(me, _hello(copy, meeting=True), None, 0)) == "WRONG_NODE"
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
