@@ -5,8 +5,8 @@ Each is the twin of an asynchronous one, of which it has all but the waiting; se
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicBuilder
@@ -177,29 +177,35 @@ class ListIterator:
         return await self._link.backend.read(read, timeout=self._timeout)
 
 
-class Watch:
-    """As `kvorum.Watch`, for `for`: waits for each emission. `close`, from any thread, ends it."""
+class _Waiting(Generic[T]):
+    """For `for`: waits for each item. `close`, from any thread, ends it."""
 
-    def __init__(self, watch: AsyncWatch, background: Background) -> None:
-        self._watch = watch
+    def __init__(
+        self,
+        background: Background,
+        next_item: Callable[[], Coroutine[Any, Any, T | None]],
+        aclose: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         self._background = background
+        self._next_item = next_item
+        self._aclose = aclose
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> list[Entry]:
+    def __next__(self) -> T:
         try:
-            entries = self._background.call(self._watch.next_emission)
+            item = self._background.call(self._next_item)
         except Closed:
-            entries = None
-        if entries is None:
+            item = None
+        if item is None:
             raise StopIteration
-        return entries
+        return item
 
     def close(self) -> None:
-        """See `kvorum.Watch.aclose`."""
+        """End it; may be called again."""
         try:
-            self._background.call(self._watch.aclose)
+            self._background.call(self._aclose)
         except Closed:
             return  # closed with its client
 
@@ -210,12 +216,19 @@ class Watch:
         self.close()
 
 
-class RangeWatch:
+class Watch(_Waiting[list[Entry]]):
+    """As `kvorum.Watch`, for `for`: waits for each emission. `close`, from any thread, ends it."""
+
+    def __init__(self, watch: AsyncWatch, background: Background) -> None:
+        super().__init__(background, watch.next_emission, watch.aclose)
+
+
+class RangeWatch(_Waiting[Changes]):
     """As `kvorum.RangeWatch`, for `for`: waits for each commit. `close`, from any thread, ends it."""
 
     def __init__(self, watch: AsyncRangeWatch, background: Background) -> None:
+        super().__init__(background, watch.next_event, watch.aclose)
         self._watch = watch
-        self._background = background
 
     @property
     def resume(self) -> str | None:
@@ -226,61 +239,13 @@ class RangeWatch:
         """See `kvorum.RangeWatch.ready`."""
         return self._background.call(self._watch.ready)
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Changes:
-        try:
-            event = self._background.call(self._watch.next_event)
-        except Closed:
-            event = None
-        if event is None:
-            raise StopIteration
-        return event
-
-    def close(self) -> None:
-        """See `kvorum.RangeWatch.aclose`."""
-        try:
-            self._background.call(self._watch.aclose)
-        except Closed:
-            return  # closed with its client
-
     def __enter__(self) -> Self:
         self.ready()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-
-class Follower:
+class Follower(_Waiting[Listing | Changes]):
     """As `kvorum.Follower`, for `for`. `close`, from any thread, ends it."""
 
     def __init__(self, follower: AsyncFollower, background: Background) -> None:
-        self._follower = follower
-        self._background = background
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Listing | Changes:
-        try:
-            event = self._background.call(self._follower.next_event)
-        except Closed:
-            event = None
-        if event is None:
-            raise StopIteration
-        return event
-
-    def close(self) -> None:
-        """See `kvorum.Follower.aclose`."""
-        try:
-            self._background.call(self._follower.aclose)
-        except Closed:
-            return  # closed with its client
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(background, follower.next_event, follower.aclose)

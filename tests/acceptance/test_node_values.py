@@ -1,7 +1,6 @@
 """Values against a real V8: what Python writes is read by Node, and what Node writes is read by Python."""
 
 import json
-import os
 import shutil
 import subprocess
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ from kvorum.errors import DataError
 from kvorum.values import decode_payload, encode_payload
 
 NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None and "CI" not in os.environ, reason="needs Node")
 
 # Reads values in hexadecimal, one a line, and tells what they are in a form without ambiguity; writes them again.
 PROGRAM = """
@@ -53,7 +51,7 @@ for (const line of lines) {
 
 def node(lines: list[str]) -> list[tuple[Any, bytes]]:
     """For each line (hexadecimal bytes, or `js:` and an expression) what Node sees, and the bytes it writes."""
-    assert NODE is not None
+    assert NODE is not None, "these tests need Node.js"
     done = subprocess.run(
         [NODE, "-e", PROGRAM], input="\n".join(lines), capture_output=True, text=True, timeout=60, check=False
     )
