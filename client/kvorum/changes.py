@@ -7,16 +7,16 @@ that history reaches back so far; else `Compacted` says that it does not. `Follo
 As with a key watch, a wait that is cancelled loses nothing: the fetch goes on, and the next wait takes it over.
 """
 
-import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.entry import Entry, found, parse_versionstamp
 from kvorum.errors import Closed, Compacted, DataError, InvalidArgument, InvalidKey
+from kvorum.fetching import Fetches
 from kvorum.keys import Key, KeyPart, decode_key
 from kvorum.link import Link
 from kvorum.misuse import ReadByAsyncFor
@@ -71,12 +71,9 @@ class RangeWatch(ReadByAsyncFor):
 
     def __init__(self, selected: KeyRange, since: str | None, link: Link, *, keys_only: bool, progress: bool) -> None:
         stamp = b"" if since is None else parse_versionstamp(since)
-        self._link = link
         self._progress = progress
-        self._events: AsyncIterator[pb.WatchEvent] | None = link.backend.watch_range(
-            selected.start, selected.end, since=stamp, keys_only=keys_only
-        )
-        self._fetch: asyncio.Task[pb.WatchEvent | None] | None = None
+        events = link.backend.watch_range(selected.start, selected.end, since=stamp, keys_only=keys_only)
+        self._events: Fetches[pb.WatchEvent] = Fetches(events, link)
         self._waiting: deque[tuple[bytes, list[pb.Change], bool]] = deque()
         self._part = b""
         """The commit of which the last part has not been handed out."""
@@ -149,21 +146,7 @@ class RangeWatch(ReadByAsyncFor):
 
     async def next_raw(self) -> pb.WatchEvent | None:
         """The next event as the backend gives it; None at the end. Not to be mixed with the other ways to read."""
-        if self._events is None:
-            return None
-        if self._fetch is None:
-            self._fetch = asyncio.ensure_future(_fetch(self._events))
-            self._fetch.add_done_callback(_retrieve)
-        fetch = self._fetch
-        await asyncio.wait([fetch])
-        if self._fetch is fetch:
-            self._fetch = None
-        try:
-            return fetch.result()
-        except (asyncio.CancelledError, Closed):
-            if self._events is None or self._link.closed:
-                return None
-            raise
+        return await self._events.next()
 
     def begin_at(self, stamp: bytes) -> None:
         """All up to here was read by `next_raw`."""
@@ -171,14 +154,7 @@ class RangeWatch(ReadByAsyncFor):
 
     async def aclose(self) -> None:
         """End the watch, also for a task that waits for its next event."""
-        events, self._events = self._events, None
-        if self._fetch is not None:
-            self._fetch.cancel()
-            await asyncio.wait([self._fetch])
-        if events is not None:
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
+        await self._events.aclose()
 
     async def __aenter__(self) -> Self:
         await self.ready()
@@ -186,22 +162,6 @@ class RangeWatch(ReadByAsyncFor):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        # A fetch that was left behind by a cancelled wait; nobody can ask for its outcome any more.
-        fetch = getattr(self, "_fetch", None)
-        if fetch is not None and not fetch.done() and not fetch.get_loop().is_closed():
-            fetch.get_loop().call_soon_threadsafe(fetch.cancel)
-
-
-async def _fetch(events: AsyncIterator[pb.WatchEvent]) -> pb.WatchEvent | None:
-    return await anext(events, None)
-
-
-def _retrieve(fetch: "asyncio.Task[pb.WatchEvent | None]") -> None:
-    """An outcome that nobody waits for must not leave a log line."""
-    if not fetch.cancelled():
-        fetch.exception()
 
 
 def _change(row: pb.Change) -> Change:

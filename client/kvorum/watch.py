@@ -5,14 +5,14 @@ repeats the last emission in all versionstamps is left out, unless the watch is 
 `asyncio.timeout`, say) leaves the watch as it was: the fetch goes on, and the next wait takes it over.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Self
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.entry import Entry, answered, own_key
-from kvorum.errors import Closed, LimitExceeded
+from kvorum.errors import LimitExceeded
+from kvorum.fetching import Fetches
 from kvorum.keys import Key, KeyPart
 from kvorum.link import Link
 from kvorum.misuse import ReadByAsyncFor
@@ -32,10 +32,8 @@ class Watch(ReadByAsyncFor):
             raise LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys), "watched keys")
         encoded = read_keys(keys)
         self._keys: Final[list[Key]] = [own_key(key) for key in keys]
-        self._link = link
         self._raw = bool(raw)
-        self._snapshots: AsyncIterator[_Snapshot] | None = link.backend.watch(encoded) if keys else None
-        self._fetch: asyncio.Task[_Snapshot | None] | None = None
+        self._snapshots: Fetches[_Snapshot] = Fetches(link.backend.watch(encoded) if keys else None, link)
         self._seen: list[bytes] | None = None
 
     def __aiter__(self) -> Self:
@@ -52,61 +50,19 @@ class Watch(ReadByAsyncFor):
 
         Errors: DataError, InvalidArgument, Unavailable.
         """
-        while (snapshot := await self._next()) is not None:
+        while (snapshot := await self._snapshots.next()) is not None:
             seen = [row.versionstamp for row in snapshot]
             if self._raw or seen != self._seen:
                 self._seen = seen
                 return [answered(key, row) for key, row in zip(self._keys, snapshot, strict=True)]
-        self._snapshots = None
         return None
 
     async def aclose(self) -> None:
         """End the watch, also for a task that waits for its next emission."""
-        snapshots, self._snapshots = self._snapshots, None
-        if self._fetch is not None:
-            self._fetch.cancel()
-            await asyncio.wait([self._fetch])
-        if snapshots is not None:
-            close = getattr(snapshots, "aclose", None)
-            if close is not None:
-                await close()
+        await self._snapshots.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        # A fetch that was left behind by a cancelled wait; nobody can ask for its outcome any more.
-        fetch = getattr(self, "_fetch", None)
-        if fetch is not None and not fetch.done() and not fetch.get_loop().is_closed():
-            fetch.get_loop().call_soon_threadsafe(fetch.cancel)
-
-    async def _next(self) -> _Snapshot | None:
-        """The next snapshot; None at the end."""
-        if self._snapshots is None:
-            return None
-        if self._fetch is None:
-            self._fetch = asyncio.ensure_future(_fetch(self._snapshots))
-            self._fetch.add_done_callback(_retrieve)
-        fetch = self._fetch
-        await asyncio.wait([fetch])
-        if self._fetch is fetch:
-            self._fetch = None
-        try:
-            return fetch.result()
-        except (asyncio.CancelledError, Closed):
-            if self._snapshots is None or self._link.closed:
-                return None
-            raise
-
-
-async def _fetch(snapshots: AsyncIterator[_Snapshot]) -> _Snapshot | None:
-    return await anext(snapshots, None)
-
-
-def _retrieve(fetch: "asyncio.Task[_Snapshot | None]") -> None:
-    """An outcome that nobody waits for must not leave a log line."""
-    if not fetch.cancelled():
-        fetch.exception()
