@@ -6,6 +6,7 @@ while there still is a reserve, large enough for what a node must write all the 
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -56,7 +57,7 @@ class MapSpace(Protocol):
     @property
     def map_bytes(self) -> int: ...
     @property
-    def low(self) -> bool: ...
+    def margin_bytes(self) -> int: ...
 
 
 class SpaceWatch:
@@ -126,6 +127,7 @@ class SpaceWatch:
     def look(self) -> None:
         """Judge now."""
         self._spent = 0
+        self._margin = sys.maxsize
         problem = self._disk_problem() or self._map_problem()
         if bool(problem) != bool(self._problem):
             if problem:
@@ -152,17 +154,19 @@ class SpaceWatch:
         unit = found.f_frsize
         disk = self._disk = Room(found.f_bavail * unit, found.f_blocks * unit)
         least = self._least(disk.size)
-        self._margin = disk.free - least
-        if self._margin < 0:
-            self._margin += self._reusable()
-        if self._margin >= 0:
+        margin = disk.free - least
+        if margin < 0:
+            margin += self._reusable()
+        self._margin = margin
+        if margin >= 0:
             return ""
         return f"the disk of {self._folder} has {_size(disk.free)} left, less than the reserve of {_size(least)}"
 
     def _map_problem(self) -> str:
         found = self._map_space()
         self._map_free = found.map_bytes - found.used_bytes
-        if not found.low:
+        self._margin = min(self._margin, found.margin_bytes)
+        if found.margin_bytes >= 0:
             return ""
         return f"the database's map of {_size(found.map_bytes)} has {_size(self._map_free)} left"
 

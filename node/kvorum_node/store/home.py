@@ -45,11 +45,16 @@ class Space(NamedTuple):
     map_bytes: int
 
     @property
-    def low(self) -> bool:
-        """Growth must be refused, so that deletes still find room: each write, a delete too, first copies the pages
-        that it changes."""
+    def margin_bytes(self) -> int:
+        """What growth may still take; a reserve is left to deletes: each write, a delete too, first copies the pages
+        that it changes. Negative once the reserve is in use."""
         reserve = min(max(self.map_bytes // 20, _RESERVE), self.map_bytes // 4)
-        return self.map_bytes - self.used_bytes < reserve
+        return self.map_bytes - self.used_bytes - reserve
+
+    @property
+    def low(self) -> bool:
+        """Growth must be refused."""
+        return self.margin_bytes < 0
 
 
 class Home:

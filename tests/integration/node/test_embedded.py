@@ -366,7 +366,12 @@ async def test_a_data_file_that_was_cut_short_is_refused(tmp_path: Path) -> None
             await kvorum.open_kv(tmp_path)
 
 
-async def test_a_full_map_refuses_growth_and_takes_deletes_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("period", [0.2, 3_600])
+async def test_a_full_map_refuses_growth_and_takes_deletes_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, period: float
+) -> None:
+    """Whatever the disk's speed: a fast one fills a small map between two periodic looks."""
+    monkeypatch.setattr("kvorum_node.space.PERIOD", period)
     backend = await open_embedded(tmp_path / "small.kv", map_size=64 << 20)
     value = bytes(60_000)
     written = 0

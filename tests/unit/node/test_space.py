@@ -87,6 +87,18 @@ def test_writes_that_may_use_up_what_is_left_make_it_look_at_once() -> None:
     assert space.low()
 
 
+def test_the_room_of_the_map_is_used_up_by_writes_as_well() -> None:
+    full = Space(94 << 30, 100 << 30)  # of which the reserve is 5 GiB
+    rooms = [full]
+    space = SpaceWatch(Path("/data"), VirtualTimers(), lambda: rooms[0], least=reserve, statvfs=Disk().statvfs)
+    space.start()
+    rooms[0] = Space(96 << 30, 100 << 30)
+    space.spend(100 << 20)
+    assert not space.low()
+    space.spend(100 << 20)
+    assert space.low()
+
+
 def test_what_can_be_used_again_inside_the_files_counts_while_the_disk_is_full() -> None:
     disk, timers = Disk(), VirtualTimers()
     disk.free = GIB - (4 << 20)
