@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
-from kvorum.errors import OutOfRange, StaleLease, TypeMismatch
+from kvorum.errors import MessageGone, OutOfRange, QueueFull, StaleLease, TypeMismatch
 
 
 class CommitResult(NamedTuple):
@@ -23,7 +23,9 @@ class CommitResult(NamedTuple):
 
 
 def commit_result(outcome: WriteOutcome) -> CommitResult:
-    """What an executed write means. Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease."""
+    """What an executed write means. Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease,
+    QueueFull, MessageGone.
+    """
     result = outcome.result
     what = result.outcome
     if what == pb.OUTCOME_DONE:
@@ -36,4 +38,8 @@ def commit_result(outcome: WriteOutcome) -> CommitResult:
         raise OutOfRange(result.message)
     if what == pb.OUTCOME_STALE_LEASE:
         raise StaleLease(result.message)
+    if what == pb.OUTCOME_QUEUE_FULL:
+        raise QueueFull(result.message)
+    if what == pb.OUTCOME_MESSAGE_GONE:
+        raise MessageGone(result.message)
     raise AssertionError(f"a backend must raise for outcome {what}")

@@ -107,6 +107,12 @@ class StaleLease(KvorumError):
     outcome = "not applied"
 
 
+class MessageGone(KvorumError):
+    """A message that was to be cancelled or rescheduled is done, or in a consumer's hands. Nothing was applied."""
+
+    outcome = "not applied"
+
+
 class DataError(KvorumError):
     """A stored value cannot be decoded by this version; the raw bytes are still there."""
 
@@ -149,6 +155,10 @@ class Unavailable(KvorumError):
 
 class Overloaded(Unavailable):
     """A queue of the client or the node is full. Wait a little, then repeat."""
+
+
+class QueueFull(Unavailable):
+    """A queue holds as many messages as its policy allows, or there are too many queues. Wait until some are done."""
 
 
 class DeadlineExceeded(Unavailable, TimeoutError):

@@ -66,6 +66,58 @@ DEFAULT_LEASE: Final = 30_000
 """How long a message stays in the hands of a consumer that was lost."""
 MAX_CREDITS: Final = 1_000
 """Messages in the hands of one consumer."""
+MIN_LEASE: Final = 500
+"""Shortest lease of a queue."""
+MAX_LEASE: Final = 43_200_000
+"""Longest lease of a queue, and longest extension of a message's: 12 hours."""
+MAX_ATTEMPTS: Final = 1_000
+"""Attempts that a queue's policy may allow."""
+MAX_BATCH: Final = 1_000
+"""Messages of one batch, sent or received."""
+DEFAULT_BATCH: Final = 10
+"""Messages that a batch consumer takes at a time."""
+MAX_BATCH_WAIT: Final = 60_000
+"""How long a batch may wait for more messages."""
+DEFAULT_BATCH_WAIT: Final = 5_000
+"""How long a batch waits for more messages."""
+MAX_RETENTION: Final = 366 * 86_400_000
+"""How long a queue or a message may say that it is kept undone."""
+MAX_BACKLOG: Final = 1_000_000_000
+"""Largest backlog that a queue's policy may name."""
+MAX_GROUP_SIZE: Final = 128
+"""A message group's name in UTF-8."""
+MAX_DEDUP_ID_SIZE: Final = 128
+"""A deduplication id in UTF-8."""
+MAX_DEDUP_WINDOW: Final = 31 * 86_400_000
+"""How long a deduplication id may be remembered."""
+MAX_HEADERS_SIZE: Final = 4_096
+"""Headers of a message, encoded."""
+MAX_FAILURES: Final = 10
+"""Attempts of a message whose failures are remembered: the first and the last ones."""
+MAX_QUEUES: Final = 100_000
+"""Queues that are defined or have been used."""
+MAX_TOPICS: Final = 10_000
+"""Topics."""
+MAX_SUBSCRIPTIONS: Final = 256
+"""Subscriptions of one topic."""
+MAX_COPIES: Final = 10_000
+"""Messages that the topics of one atomic write may make of it."""
+MAX_TOPIC_SIZE: Final = 67_108_864
+"""Bytes that a topic retains for subscriptions that start in the past; the oldest go first."""
+MAX_TOPIC_MESSAGES: Final = 100_000
+"""Messages that a topic retains."""
+MAX_SCHEDULES: Final = 10_000
+"""Recurring messages."""
+MAX_CRON_SIZE: Final = 256
+"""A cron expression, and the name of a time zone."""
+MAX_CATCH_UP: Final = 1_000
+"""Missed ticks of one schedule that are made up for; the oldest are left out."""
+DEFAULT_GRACE: Final = 60_000
+"""A tick that is later than this is missed."""
+MAX_PEEK: Final = 1_000
+"""Messages, queues, topics or schedules on one page of a list."""
+QUEUE_CHUNK: Final = 256
+"""Messages that one command purges, removes or requeues."""
 
 # ---- Sessions, entries and frames
 

@@ -44,9 +44,6 @@ MAX_INLINE_READS = 64
 """Reads of single keys that are answered without letting the loop turn: a program that reads until something has
 changed must let it change."""
 
-_EXECUTED = frozenset(
-    (pb.OUTCOME_DONE, pb.OUTCOME_CHECK_FAILED, pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR, pb.OUTCOME_STALE_LEASE)
-)
 _Promise = asyncio.Future[WriteOutcome]
 
 
@@ -334,7 +331,7 @@ class EmbeddedBackend:
                 continue
             if result.outcome == pb.OUTCOME_DONE:
                 promise.set_result(WriteOutcome(result, prefix + result.number.to_bytes(2, "big")))
-            elif result.outcome in _EXECUTED:
+            elif 0 < result.outcome <= pb.OUTCOME_MESSAGE_GONE:
                 promise.set_result(WriteOutcome(result, b""))
             else:
                 promise.set_exception(self._problem(result))

@@ -40,6 +40,9 @@ class SettleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SETTLE_KIND_RETRY: _ClassVar[SettleKind]
     SETTLE_KIND_REJECT: _ClassVar[SettleKind]
     SETTLE_KIND_RETURN: _ClassVar[SettleKind]
+    SETTLE_KIND_EXTEND: _ClassVar[SettleKind]
+    SETTLE_KIND_CANCEL: _ClassVar[SettleKind]
+    SETTLE_KIND_RESCHEDULE: _ClassVar[SettleKind]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -49,6 +52,8 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_TYPE_ERROR: _ClassVar[Outcome]
     OUTCOME_STALE_LEASE: _ClassVar[Outcome]
     OUTCOME_RANGE_ERROR: _ClassVar[Outcome]
+    OUTCOME_QUEUE_FULL: _ClassVar[Outcome]
+    OUTCOME_MESSAGE_GONE: _ClassVar[Outcome]
     OUTCOME_SESSION_EXPIRED: _ClassVar[Outcome]
     OUTCOME_WINDOW: _ClassVar[Outcome]
     OUTCOME_SEQ_REUSED: _ClassVar[Outcome]
@@ -60,11 +65,48 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_QUARANTINED: _ClassVar[Outcome]
     OUTCOME_UNKNOWN: _ClassVar[Outcome]
 
+class DeadLetters(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEAD_LETTERS_UNSPECIFIED: _ClassVar[DeadLetters]
+    DEAD_LETTERS_KEEP: _ClassVar[DeadLetters]
+    DEAD_LETTERS_DROP: _ClassVar[DeadLetters]
+    DEAD_LETTERS_QUEUE: _ClassVar[DeadLetters]
+
+class Misfire(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MISFIRE_UNSPECIFIED: _ClassVar[Misfire]
+    MISFIRE_SKIP: _ClassVar[Misfire]
+    MISFIRE_ONCE: _ClassVar[Misfire]
+    MISFIRE_ALL: _ClassVar[Misfire]
+
 class Consistency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CONSISTENCY_STRONG: _ClassVar[Consistency]
     CONSISTENCY_BOUNDED: _ClassVar[Consistency]
     CONSISTENCY_EVENTUAL: _ClassVar[Consistency]
+
+class PeekKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PEEK_KIND_UNSPECIFIED: _ClassVar[PeekKind]
+    PEEK_KIND_READY: _ClassVar[PeekKind]
+    PEEK_KIND_LEASED: _ClassVar[PeekKind]
+    PEEK_KIND_DEAD: _ClassVar[PeekKind]
+
+class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_KIND_UNSPECIFIED: _ClassVar[FailureKind]
+    FAILURE_KIND_FAILED: _ClassVar[FailureKind]
+    FAILURE_KIND_REJECTED: _ClassVar[FailureKind]
+    FAILURE_KIND_LOST: _ClassVar[FailureKind]
+
+class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MESSAGE_STATE_UNSPECIFIED: _ClassVar[MessageState]
+    MESSAGE_STATE_READY: _ClassVar[MessageState]
+    MESSAGE_STATE_SCHEDULED: _ClassVar[MessageState]
+    MESSAGE_STATE_WAITING: _ClassVar[MessageState]
+    MESSAGE_STATE_LEASED: _ClassVar[MessageState]
+    MESSAGE_STATE_DEAD: _ClassVar[MessageState]
 
 class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -103,12 +145,17 @@ SETTLE_KIND_ACK: SettleKind
 SETTLE_KIND_RETRY: SettleKind
 SETTLE_KIND_REJECT: SettleKind
 SETTLE_KIND_RETURN: SettleKind
+SETTLE_KIND_EXTEND: SettleKind
+SETTLE_KIND_CANCEL: SettleKind
+SETTLE_KIND_RESCHEDULE: SettleKind
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_DONE: Outcome
 OUTCOME_CHECK_FAILED: Outcome
 OUTCOME_TYPE_ERROR: Outcome
 OUTCOME_STALE_LEASE: Outcome
 OUTCOME_RANGE_ERROR: Outcome
+OUTCOME_QUEUE_FULL: Outcome
+OUTCOME_MESSAGE_GONE: Outcome
 OUTCOME_SESSION_EXPIRED: Outcome
 OUTCOME_WINDOW: Outcome
 OUTCOME_SEQ_REUSED: Outcome
@@ -119,9 +166,31 @@ OUTCOME_NO_SPACE: Outcome
 OUTCOME_NOT_LEADER: Outcome
 OUTCOME_QUARANTINED: Outcome
 OUTCOME_UNKNOWN: Outcome
+DEAD_LETTERS_UNSPECIFIED: DeadLetters
+DEAD_LETTERS_KEEP: DeadLetters
+DEAD_LETTERS_DROP: DeadLetters
+DEAD_LETTERS_QUEUE: DeadLetters
+MISFIRE_UNSPECIFIED: Misfire
+MISFIRE_SKIP: Misfire
+MISFIRE_ONCE: Misfire
+MISFIRE_ALL: Misfire
 CONSISTENCY_STRONG: Consistency
 CONSISTENCY_BOUNDED: Consistency
 CONSISTENCY_EVENTUAL: Consistency
+PEEK_KIND_UNSPECIFIED: PeekKind
+PEEK_KIND_READY: PeekKind
+PEEK_KIND_LEASED: PeekKind
+PEEK_KIND_DEAD: PeekKind
+FAILURE_KIND_UNSPECIFIED: FailureKind
+FAILURE_KIND_FAILED: FailureKind
+FAILURE_KIND_REJECTED: FailureKind
+FAILURE_KIND_LOST: FailureKind
+MESSAGE_STATE_UNSPECIFIED: MessageState
+MESSAGE_STATE_READY: MessageState
+MESSAGE_STATE_SCHEDULED: MessageState
+MESSAGE_STATE_WAITING: MessageState
+MESSAGE_STATE_LEASED: MessageState
+MESSAGE_STATE_DEAD: MessageState
 READ_STATUS_UNSPECIFIED: ReadStatus
 READ_STATUS_OK: ReadStatus
 READ_STATUS_NO_LEADER: ReadStatus
@@ -188,18 +257,49 @@ class Backoff(_message.Message):
     def __init__(self, delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Enqueue(_message.Message):
-    __slots__ = ("queue", "payload", "delay_ms", "keys_if_undelivered", "backoff")
+    __slots__ = ("queue", "payload", "delay_ms", "keys_if_undelivered", "backoff", "group", "dedup_id", "dedup_window_ms", "headers", "ttl_ms", "topic")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     KEYS_IF_UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     queue: str
     payload: bytes
     delay_ms: int
     keys_if_undelivered: _containers.RepeatedScalarFieldContainer[bytes]
     backoff: Backoff
-    def __init__(self, queue: _Optional[str] = ..., payload: _Optional[bytes] = ..., delay_ms: _Optional[int] = ..., keys_if_undelivered: _Optional[_Iterable[bytes]] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ...) -> None: ...
+    group: str
+    dedup_id: bytes
+    dedup_window_ms: int
+    headers: bytes
+    ttl_ms: int
+    topic: str
+    def __init__(self, queue: _Optional[str] = ..., payload: _Optional[bytes] = ..., delay_ms: _Optional[int] = ..., keys_if_undelivered: _Optional[_Iterable[bytes]] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ..., group: _Optional[str] = ..., dedup_id: _Optional[bytes] = ..., dedup_window_ms: _Optional[int] = ..., headers: _Optional[bytes] = ..., ttl_ms: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class Headers(_message.Message):
+    __slots__ = ("fields", "reply_to", "correlation", "tick_ms")
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    REPLY_TO_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    TICK_MS_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.ScalarMap[str, str]
+    reply_to: str
+    correlation: bytes
+    tick_ms: int
+    def __init__(self, fields: _Optional[_Mapping[str, str]] = ..., reply_to: _Optional[str] = ..., correlation: _Optional[bytes] = ..., tick_ms: _Optional[int] = ...) -> None: ...
 
 class Settle(_message.Message):
     __slots__ = ("message_id", "lease_id", "kind", "delay_ms", "reason")
@@ -216,16 +316,18 @@ class Settle(_message.Message):
     def __init__(self, message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., kind: _Optional[_Union[SettleKind, str]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AtomicWrite(_message.Message):
-    __slots__ = ("checks", "mutations", "enqueues", "settles")
+    __slots__ = ("checks", "mutations", "enqueues", "settles", "each")
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     MUTATIONS_FIELD_NUMBER: _ClassVar[int]
     ENQUEUES_FIELD_NUMBER: _ClassVar[int]
     SETTLES_FIELD_NUMBER: _ClassVar[int]
+    EACH_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[Check]
     mutations: _containers.RepeatedCompositeFieldContainer[Mutation]
     enqueues: _containers.RepeatedCompositeFieldContainer[Enqueue]
     settles: _containers.RepeatedCompositeFieldContainer[Settle]
-    def __init__(self, checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., enqueues: _Optional[_Iterable[_Union[Enqueue, _Mapping]]] = ..., settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
+    each: bool
+    def __init__(self, checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., enqueues: _Optional[_Iterable[_Union[Enqueue, _Mapping]]] = ..., settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ..., each: _Optional[bool] = ...) -> None: ...
 
 class Write(_message.Message):
     __slots__ = ("seq", "op")
@@ -246,7 +348,7 @@ class WriteGroup(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., ack_below: _Optional[int] = ..., writes: _Optional[_Iterable[_Union[Write, _Mapping]]] = ...) -> None: ...
 
 class WriteResult(_message.Message):
-    __slots__ = ("seq", "outcome", "number", "failed_checks", "message", "digest", "stamp_prefix", "deleted")
+    __slots__ = ("seq", "outcome", "number", "failed_checks", "message", "digest", "stamp_prefix", "deleted", "duplicates")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +357,7 @@ class WriteResult(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STAMP_PREFIX_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     seq: int
     outcome: Outcome
     number: int
@@ -263,7 +366,16 @@ class WriteResult(_message.Message):
     digest: int
     stamp_prefix: bytes
     deleted: int
-    def __init__(self, seq: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., number: _Optional[int] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., digest: _Optional[int] = ..., stamp_prefix: _Optional[bytes] = ..., deleted: _Optional[int] = ...) -> None: ...
+    duplicates: _containers.RepeatedCompositeFieldContainer[Duplicate]
+    def __init__(self, seq: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., number: _Optional[int] = ..., failed_checks: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., digest: _Optional[int] = ..., stamp_prefix: _Optional[bytes] = ..., deleted: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[Duplicate, _Mapping]]] = ...) -> None: ...
+
+class Duplicate(_message.Message):
+    __slots__ = ("enqueue", "message_id")
+    ENQUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    enqueue: int
+    message_id: bytes
+    def __init__(self, enqueue: _Optional[int] = ..., message_id: _Optional[bytes] = ...) -> None: ...
 
 class ResultGroup(_message.Message):
     __slots__ = ("session", "stamp_prefix", "results")
@@ -294,16 +406,18 @@ class Sweep(_message.Message):
     def __init__(self, limit: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("queue", "session", "consumer", "count")
+    __slots__ = ("queue", "session", "consumer", "count", "take")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     session: bytes
     consumer: int
     count: int
-    def __init__(self, queue: _Optional[str] = ..., session: _Optional[bytes] = ..., consumer: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    take: bool
+    def __init__(self, queue: _Optional[str] = ..., session: _Optional[bytes] = ..., consumer: _Optional[int] = ..., count: _Optional[int] = ..., take: _Optional[bool] = ...) -> None: ...
 
 class ReleasedLease(_message.Message):
     __slots__ = ("message_id", "lease_id", "counts")
@@ -329,8 +443,152 @@ class InitCluster(_message.Message):
     stamp_base: int
     def __init__(self, cluster_id: _Optional[bytes] = ..., stamp_base: _Optional[int] = ...) -> None: ...
 
+class Exponential(_message.Message):
+    __slots__ = ("base_ms", "factor_percent", "cap_ms", "jitter_percent")
+    BASE_MS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    CAP_MS_FIELD_NUMBER: _ClassVar[int]
+    JITTER_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    base_ms: int
+    factor_percent: int
+    cap_ms: int
+    jitter_percent: int
+    def __init__(self, base_ms: _Optional[int] = ..., factor_percent: _Optional[int] = ..., cap_ms: _Optional[int] = ..., jitter_percent: _Optional[int] = ...) -> None: ...
+
+class QueuePolicy(_message.Message):
+    __slots__ = ("lease_ms", "max_attempts", "backoff", "exponential", "dead_letters", "dead_letter_queue", "max_batch", "max_wait_ms", "retention_ms", "max_backlog", "max_in_flight", "ordered")
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    EXPONENTIAL_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    MAX_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: int
+    max_attempts: int
+    backoff: Backoff
+    exponential: Exponential
+    dead_letters: DeadLetters
+    dead_letter_queue: str
+    max_batch: int
+    max_wait_ms: int
+    retention_ms: int
+    max_backlog: int
+    max_in_flight: int
+    ordered: bool
+    def __init__(self, lease_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ..., exponential: _Optional[_Union[Exponential, _Mapping]] = ..., dead_letters: _Optional[_Union[DeadLetters, str]] = ..., dead_letter_queue: _Optional[str] = ..., max_batch: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., retention_ms: _Optional[int] = ..., max_backlog: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., ordered: _Optional[bool] = ...) -> None: ...
+
+class DefineQueue(_message.Message):
+    __slots__ = ("name", "policy")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    policy: bytes
+    def __init__(self, name: _Optional[str] = ..., policy: _Optional[bytes] = ...) -> None: ...
+
+class RemoveQueue(_message.Message):
+    __slots__ = ("name", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class PauseQueue(_message.Message):
+    __slots__ = ("name", "paused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    paused: bool
+    def __init__(self, name: _Optional[str] = ..., paused: _Optional[bool] = ...) -> None: ...
+
+class Purge(_message.Message):
+    __slots__ = ("queue", "dead", "limit")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    dead: bool
+    limit: int
+    def __init__(self, queue: _Optional[str] = ..., dead: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class Requeue(_message.Message):
+    __slots__ = ("queue", "message_ids", "limit", "to_origin")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TO_ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    message_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    limit: int
+    to_origin: bool
+    def __init__(self, queue: _Optional[str] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., limit: _Optional[int] = ..., to_origin: _Optional[bool] = ...) -> None: ...
+
+class DefineTopic(_message.Message):
+    __slots__ = ("name", "retention_ms", "remove")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    retention_ms: int
+    remove: bool
+    def __init__(self, name: _Optional[str] = ..., retention_ms: _Optional[int] = ..., remove: _Optional[bool] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("topic", "queue", "since_ms", "remove")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: str
+    since_ms: int
+    remove: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[str] = ..., since_ms: _Optional[int] = ..., remove: _Optional[bool] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("cron", "time_zone", "message", "misfire", "grace_ms")
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    TIME_ZONE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MISFIRE_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    cron: str
+    time_zone: str
+    message: Enqueue
+    misfire: Misfire
+    grace_ms: int
+    def __init__(self, cron: _Optional[str] = ..., time_zone: _Optional[str] = ..., message: _Optional[_Union[Enqueue, _Mapping]] = ..., misfire: _Optional[_Union[Misfire, str]] = ..., grace_ms: _Optional[int] = ...) -> None: ...
+
+class DefineSchedule(_message.Message):
+    __slots__ = ("name", "definition", "next_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: bytes
+    next_ms: int
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[bytes] = ..., next_ms: _Optional[int] = ...) -> None: ...
+
+class Tick(_message.Message):
+    __slots__ = ("schedule", "tick_ms", "next_ms", "skip")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    TICK_MS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    tick_ms: int
+    next_ms: int
+    skip: bool
+    def __init__(self, schedule: _Optional[str] = ..., tick_ms: _Optional[int] = ..., next_ms: _Optional[int] = ..., skip: _Optional[bool] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("writes", "open_session", "close_sessions", "sweep", "lease", "release", "init_cluster")
+    __slots__ = ("writes", "open_session", "close_sessions", "sweep", "lease", "release", "init_cluster", "define_queue", "remove_queue", "pause_queue", "purge", "requeue", "define_topic", "subscribe", "define_schedule", "tick")
     WRITES_FIELD_NUMBER: _ClassVar[int]
     OPEN_SESSION_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +596,15 @@ class Command(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     INIT_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    DEFINE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEUE_FIELD_NUMBER: _ClassVar[int]
+    DEFINE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    DEFINE_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
     writes: WriteGroup
     open_session: OpenSession
     close_sessions: CloseSessions
@@ -345,7 +612,16 @@ class Command(_message.Message):
     lease: Lease
     release: Release
     init_cluster: InitCluster
-    def __init__(self, writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_sessions: _Optional[_Union[CloseSessions, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., init_cluster: _Optional[_Union[InitCluster, _Mapping]] = ...) -> None: ...
+    define_queue: DefineQueue
+    remove_queue: RemoveQueue
+    pause_queue: PauseQueue
+    purge: Purge
+    requeue: Requeue
+    define_topic: DefineTopic
+    subscribe: Subscribe
+    define_schedule: DefineSchedule
+    tick: Tick
+    def __init__(self, writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_sessions: _Optional[_Union[CloseSessions, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., init_cluster: _Optional[_Union[InitCluster, _Mapping]] = ..., define_queue: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove_queue: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause_queue: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., define_topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., define_schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("data_version", "commands")
@@ -432,18 +708,22 @@ class StartWatch(_message.Message):
     def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., min_versionstamp: _Optional[bytes] = ..., start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., since: _Optional[bytes] = ..., keys_only: _Optional[bool] = ...) -> None: ...
 
 class StartConsumer(_message.Message):
-    __slots__ = ("id", "queue", "credits", "concurrency", "held")
+    __slots__ = ("id", "queue", "credits", "concurrency", "held", "take", "expiring")
     ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRING_FIELD_NUMBER: _ClassVar[int]
     id: int
     queue: str
     credits: int
     concurrency: int
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
-    def __init__(self, id: _Optional[int] = ..., queue: _Optional[str] = ..., credits: _Optional[int] = ..., concurrency: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ...) -> None: ...
+    take: bool
+    expiring: bool
+    def __init__(self, id: _Optional[int] = ..., queue: _Optional[str] = ..., credits: _Optional[int] = ..., concurrency: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., take: _Optional[bool] = ..., expiring: _Optional[bool] = ...) -> None: ...
 
 class HeldLease(_message.Message):
     __slots__ = ("message_id", "lease_id", "started")
@@ -469,8 +749,242 @@ class Goodbye(_message.Message):
     release: bool
     def __init__(self, release: _Optional[bool] = ...) -> None: ...
 
+class Peek(_message.Message):
+    __slots__ = ("queue", "kind", "limit", "after", "message_id")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    kind: PeekKind
+    limit: int
+    after: bytes
+    message_id: bytes
+    def __init__(self, queue: _Optional[str] = ..., kind: _Optional[_Union[PeekKind, str]] = ..., limit: _Optional[int] = ..., after: _Optional[bytes] = ..., message_id: _Optional[bytes] = ...) -> None: ...
+
+class ListQueues(_message.Message):
+    __slots__ = ("prefix", "limit", "after", "counts", "name", "one")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ONE_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    limit: int
+    after: bytes
+    counts: bool
+    name: str
+    one: bool
+    def __init__(self, prefix: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[bytes] = ..., counts: _Optional[bool] = ..., name: _Optional[str] = ..., one: _Optional[bool] = ...) -> None: ...
+
+class ListTopics(_message.Message):
+    __slots__ = ("limit", "after")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after: bytes
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class ListSchedules(_message.Message):
+    __slots__ = ("limit", "after")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after: bytes
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class QueueCall(_message.Message):
+    __slots__ = ("id", "define", "remove", "pause", "purge", "requeue", "topic", "subscribe", "schedule", "peek", "queues", "topics", "schedules")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DEFINE_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEUE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    PEEK_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    define: DefineQueue
+    remove: RemoveQueue
+    pause: PauseQueue
+    purge: Purge
+    requeue: Requeue
+    topic: DefineTopic
+    subscribe: Subscribe
+    schedule: DefineSchedule
+    peek: Peek
+    queues: ListQueues
+    topics: ListTopics
+    schedules: ListSchedules
+    def __init__(self, id: _Optional[int] = ..., define: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., peek: _Optional[_Union[Peek, _Mapping]] = ..., queues: _Optional[_Union[ListQueues, _Mapping]] = ..., topics: _Optional[_Union[ListTopics, _Mapping]] = ..., schedules: _Optional[_Union[ListSchedules, _Mapping]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("attempt", "at_ms", "kind", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    at_ms: int
+    kind: FailureKind
+    reason: str
+    def __init__(self, attempt: _Optional[int] = ..., at_ms: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Origin(_message.Message):
+    __slots__ = ("queue", "message_id", "enqueued_at_ms", "died_at_ms", "attempts")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DIED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    message_id: bytes
+    enqueued_at_ms: int
+    died_at_ms: int
+    attempts: int
+    def __init__(self, queue: _Optional[str] = ..., message_id: _Optional[bytes] = ..., enqueued_at_ms: _Optional[int] = ..., died_at_ms: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...
+
+class MessageInfo(_message.Message):
+    __slots__ = ("message_id", "queue", "state", "enqueued_at_ms", "due_ms", "attempt", "payload", "headers", "group", "dedup_id", "session", "consumer", "failures", "origin", "expires_ms")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    message_id: bytes
+    queue: str
+    state: MessageState
+    enqueued_at_ms: int
+    due_ms: int
+    attempt: int
+    payload: bytes
+    headers: bytes
+    group: str
+    dedup_id: bytes
+    session: bytes
+    consumer: int
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    origin: Origin
+    expires_ms: int
+    def __init__(self, message_id: _Optional[bytes] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[MessageState, str]] = ..., enqueued_at_ms: _Optional[int] = ..., due_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ..., headers: _Optional[bytes] = ..., group: _Optional[str] = ..., dedup_id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., consumer: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class QueueInfo(_message.Message):
+    __slots__ = ("name", "policy", "defined", "paused", "messages", "leased", "dead", "ready", "scheduled", "waiting", "oldest_ms", "sent", "delivered", "done", "failed", "lost", "died", "expired", "duplicates", "consumers", "sent_per_s", "done_per_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_MS_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    DIED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    SENT_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DONE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    policy: bytes
+    defined: bool
+    paused: bool
+    messages: int
+    leased: int
+    dead: int
+    ready: int
+    scheduled: int
+    waiting: int
+    oldest_ms: int
+    sent: int
+    delivered: int
+    done: int
+    failed: int
+    lost: int
+    died: int
+    expired: int
+    duplicates: int
+    consumers: int
+    sent_per_s: float
+    done_per_s: float
+    def __init__(self, name: _Optional[str] = ..., policy: _Optional[bytes] = ..., defined: _Optional[bool] = ..., paused: _Optional[bool] = ..., messages: _Optional[int] = ..., leased: _Optional[int] = ..., dead: _Optional[int] = ..., ready: _Optional[int] = ..., scheduled: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_ms: _Optional[int] = ..., sent: _Optional[int] = ..., delivered: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., lost: _Optional[int] = ..., died: _Optional[int] = ..., expired: _Optional[int] = ..., duplicates: _Optional[int] = ..., consumers: _Optional[int] = ..., sent_per_s: _Optional[float] = ..., done_per_s: _Optional[float] = ...) -> None: ...
+
+class TopicInfo(_message.Message):
+    __slots__ = ("name", "retention_ms", "queues", "retained", "retained_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    retention_ms: int
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    retained: int
+    retained_bytes: int
+    def __init__(self, name: _Optional[str] = ..., retention_ms: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., retained: _Optional[int] = ..., retained_bytes: _Optional[int] = ...) -> None: ...
+
+class ScheduleInfo(_message.Message):
+    __slots__ = ("name", "definition", "next_ms", "last_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: bytes
+    next_ms: int
+    last_ms: int
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[bytes] = ..., next_ms: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
+
+class QueueReply(_message.Message):
+    __slots__ = ("id", "status", "message", "count", "messages", "queues", "topics", "schedules", "after", "time_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    status: ReadStatus
+    message: str
+    count: int
+    messages: _containers.RepeatedCompositeFieldContainer[MessageInfo]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueInfo]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    schedules: _containers.RepeatedCompositeFieldContainer[ScheduleInfo]
+    after: bytes
+    time_ms: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ..., count: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[MessageInfo, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ..., after: _Optional[bytes] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
 class ClientFrame(_message.Message):
-    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping")
+    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +996,7 @@ class ClientFrame(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     writes: WriteGroup
     reads: _containers.RepeatedCompositeFieldContainer[Read]
@@ -493,7 +1008,8 @@ class ClientFrame(_message.Message):
     started: _containers.RepeatedCompositeFieldContainer[Started]
     goodbye: Goodbye
     ping: int
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ...) -> None: ...
+    queue_calls: _containers.RepeatedCompositeFieldContainer[QueueCall]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ..., queue_calls: _Optional[_Iterable[_Union[QueueCall, _Mapping]]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("protocol", "cluster_id", "node_id", "leader")
@@ -580,7 +1096,7 @@ class SessionOpened(_message.Message):
     def __init__(self, session: _Optional[bytes] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("consumer", "message_id", "lease_id", "attempt", "payload", "queue", "enqueued_at_ms")
+    __slots__ = ("consumer", "message_id", "lease_id", "attempt", "payload", "queue", "enqueued_at_ms", "headers", "group", "origin", "failures", "taken", "lease_ms")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -588,6 +1104,12 @@ class Delivery(_message.Message):
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     consumer: int
     message_id: bytes
     lease_id: bytes
@@ -595,10 +1117,16 @@ class Delivery(_message.Message):
     payload: bytes
     queue: str
     enqueued_at_ms: int
-    def __init__(self, consumer: _Optional[int] = ..., message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ..., queue: _Optional[str] = ..., enqueued_at_ms: _Optional[int] = ...) -> None: ...
+    headers: bytes
+    group: str
+    origin: Origin
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    taken: bool
+    lease_ms: int
+    def __init__(self, consumer: _Optional[int] = ..., message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ..., queue: _Optional[str] = ..., enqueued_at_ms: _Optional[int] = ..., headers: _Optional[bytes] = ..., group: _Optional[str] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., taken: _Optional[bool] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final")
+    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final", "queue_replies")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -609,6 +1137,7 @@ class ServerFrame(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_REPLIES_FIELD_NUMBER: _ClassVar[int]
     hello: HelloReply
     results: _containers.RepeatedCompositeFieldContainer[ResultGroup]
     reads: _containers.RepeatedCompositeFieldContainer[ReadResult]
@@ -619,7 +1148,8 @@ class ServerFrame(_message.Message):
     pong: int
     error: str
     error_is_final: bool
-    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ...) -> None: ...
+    queue_replies: _containers.RepeatedCompositeFieldContainer[QueueReply]
+    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ..., queue_replies: _Optional[_Iterable[_Union[QueueReply, _Mapping]]] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
     __slots__ = ("write",)

@@ -317,7 +317,7 @@ class Writes:
                         self._end(session)  # it answers no write: a consumer asked in the session's name
                     continue
                 outcome = result.outcome
-                if 0 < outcome <= pb.OUTCOME_RANGE_ERROR:
+                if 0 < outcome <= pb.OUTCOME_MESSAGE_GONE:
                     del live[result.seq]
                     executed = True
                     if not pending.promise.done():
