@@ -1,0 +1,299 @@
+"""Messages per second through a queue, from sending to confirmed acknowledgement, beside NATS JetStream:
+
+    python -m bench.queues [--seconds 5] [--rounds 2] [--variants NAME,…] [--only kvorum] [--nats-python PYTHON]
+
+Three nodes of each system, a process that sends and one that handles, messages of 100 bytes, a bounded number of them
+in flight (`bench.queue_ends`). For each variant the systems take turns, `--rounds` times each, and the medians are
+compared: everything shares this machine, so only lines of one run mean anything. Both clusters run all the time; the
+one that is not measured has nothing to do. What differs in the promises of the two is printed (`bench.nats_cluster`).
+
+`idle`: one message every 20 ms, and how long each takes from its sending until its handler runs.
+Every run checks that each message that was sent was handled.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.load import anonymous_mib, tell
+from bench.nats_cluster import SETTINGS, NatsCluster
+from bench.queue_ends import Plan, clock
+from kvorum_node.dev_cluster import DevCluster
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+NATS_PYTHON: Final = Path("~/.cache/kvorum-bench/nats/bin/python").expanduser()
+WARM_UP: Final = 1.0
+"""Seconds of each run that do not count."""
+IDLE_AIM: Final = 5.0
+"""Milliseconds from sending to the handler, median, when nothing else is going on."""
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to use a queue."""
+
+    name: str
+    way: str
+    in_flight: int
+    batch: int = 1
+    pace: float = 0.0
+
+
+VARIANTS: Final = (
+    Variant("idle", "push", 1, pace=0.02),
+    Variant("push-1", "push", 1),
+    Variant("push-256", "push", 256),
+    Variant("batch-256", "batch", 256),
+    Variant("transaction-256", "transaction", 256),
+    Variant("send-batch-256", "push", 256, batch=64),
+    Variant("batches-256", "batch", 256, batch=64),
+)
+"""`push`, `batch`, `transaction`: see `bench.queue_ends.Plan`. `send-batch` and `batches` send 64 at a time."""
+
+
+@dataclass(slots=True)
+class System:
+    """A running cluster, and how its ends are started."""
+
+    name: str
+    python: str
+    module: str
+    servers: dict[str, str]
+    pids: dict[str, int]
+    runs: int = 0
+
+
+@contextlib.contextmanager
+def kvorum_system(folder: Path) -> Iterator[System]:
+    """Three nodes."""
+    cluster = DevCluster(folder)
+    try:
+        cluster.start_all()
+        servers = {f"n{number + 1}": cluster.client_address(number) for number in range(3)}
+        leader = cluster.leader()
+        pids = {
+            ("leader" if number == leader else f"follower {number + 1}"): cluster.pid(number) for number in range(3)
+        }
+        yield System("kvorum", sys.executable, "bench.queue_kvorum", servers, pids)
+    finally:
+        cluster.stop()
+
+
+@contextlib.contextmanager
+def nats_system(folder: Path, python: Path) -> Iterator[System]:
+    """Three servers."""
+    if not python.exists():
+        raise SystemExit(
+            f"{python} is not there: make it, or go without with --only kvorum (see bench/nats_cluster.py)"
+        )
+    cluster = NatsCluster(folder)
+    try:
+        cluster.start()
+        print(f"{cluster.version}: {SETTINGS}", flush=True)
+        pids = dict(zip(cluster.servers, cluster.pids, strict=True))
+        yield System("nats", str(python), "bench.queue_nats", cluster.servers, pids)
+    finally:
+        cluster.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process, so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def peak_mib(pid: int) -> float:
+    """Largest resident set so far, mapped files included."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+class End:
+    """One of the two processes of a run."""
+
+    def __init__(self, system: System, plan: Plan) -> None:
+        self.role = plan.role
+        self._child = subprocess.Popen(
+            [system.python, "-m", system.module, json.dumps(asdict(plan))],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[plan.link],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
+        )
+        self.pid = self._child.pid
+
+    def line(self) -> str:
+        """What it prints next. Errors: RuntimeError if it has ended."""
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.role} has ended with status {self._child.wait()}")
+        return line.strip()
+
+    def tell(self, begin: float, end: float) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps({"begin": begin, "end": end}) + "\n")
+        self._child.stdin.flush()
+
+    def stop(self) -> None:
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+        try:
+            self._child.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+
+def measure(system: System, variant: Variant, seconds: float) -> dict[str, Any]:
+    """One run. Errors: RuntimeError if a message is missing, or an end fails."""
+    system.runs += 1
+    ends: list[End] = []
+    sockets = socket.socketpair()
+    try:
+        for role, link in zip(("consumer", "producer"), sockets, strict=True):
+            plan = Plan(
+                role=role,
+                way=variant.way,
+                servers=system.servers,
+                queue=f"bench{system.runs}",
+                in_flight=variant.in_flight,
+                batch=variant.batch,
+                pace=variant.pace,
+                link=link.fileno(),
+            )
+            ends.append(End(system, plan))
+            if ends[-1].line() != "ready":
+                raise RuntimeError(f"the {role} said something else than that it is ready")
+            link.close()
+        row = _run(system, ends, seconds)
+    finally:
+        for link in sockets:
+            link.close()
+        for one in ends:
+            one.stop()
+    missing = row["sent"] - row["distinct"]
+    if missing or row["unacknowledged"]:
+        raise RuntimeError(f"{missing} messages were never handled, {row['unacknowledged']} not acknowledged: {row}")
+    return {"variant": variant.name, "system": system.name, **row}
+
+
+def _run(system: System, ends: Sequence[End], seconds: float) -> dict[str, Any]:
+    consumer, producer = ends
+    pids = {**system.pids, "consumer": consumer.pid, "producer": producer.pid}
+    begin = clock() + WARM_UP
+    end = begin + seconds
+    producer.tell(begin - WARM_UP, end)
+    time.sleep(begin - clock())
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    time.sleep(end - clock())
+    after = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    memory = {
+        name: {"anonymous_mib": round(anonymous_mib(pid), 1), "peak_mib": round(peak_mib(pid), 1)}
+        for name, pid in pids.items()
+    }
+    sent = json.loads(producer.line())
+    consumer.tell(begin, end)
+    handled = json.loads(consumer.line())
+    cpu = {name: round((after[name] - before[name]) / seconds, 3) for name in pids}
+    messages = handled["rate"] * seconds
+    return {
+        **handled,
+        **sent,
+        "cpu": cpu,
+        "cpu_us_per_message": round(sum(cpu.values()) * seconds / messages * 1e6, 1) if messages else 0.0,
+        "memory": memory,
+        "load": os.getloadavg()[0],
+    }
+
+
+def shown(row: dict[str, Any]) -> str:
+    """One line."""
+    cpu = " ".join(f"{name} {part:.0%}" for name, part in row["cpu"].items())
+    return (
+        f"{row['variant']:16} {row['system']:7} {row['rate']:8,.0f}/s  to handler p50 {row['p50_ms']:7.2f}"
+        f" p99 {row['p99_ms']:7.2f} ms  sending p50 {row['send_p50_ms']:7.2f} ms"
+        f"  {row['cpu_us_per_message']:6.0f} µs CPU a message ({cpu})  load {row['load']:.1f}"
+    )
+
+
+def compare(rows: Sequence[dict[str, Any]], variant: Variant) -> dict[str, float]:
+    """Medians of both systems, and how the one stands to the other; prints them."""
+    own = [row for row in rows if row["variant"] == variant.name]
+    figure = "p50_ms" if variant.pace else "rate"
+    medians = {
+        name: statistics.median(row[figure] for row in own if row["system"] == name)
+        for name in ("kvorum", "nats")
+        if any(row["system"] == name for row in own)
+    }
+    if len(medians) == 2 and medians["nats"] and medians["kvorum"]:
+        if variant.pace:
+            print(
+                f"latency queue_vs_jetstream {variant.name} {medians['kvorum'] / medians['nats']:.2f} (less is better)"
+            )
+        else:
+            medians["ratio"] = medians["kvorum"] / medians["nats"]
+            print(f"ratio queue_vs_jetstream {variant.name} {medians['ratio']:.2f}", flush=True)
+    return {name: round(figure, 3) for name, figure in medians.items()}
+
+
+def main() -> int:
+    """Parse the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each run, beside one of warming up")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--variants", default=",".join(variant.name for variant in VARIANTS))
+    parser.add_argument("--only", choices=("kvorum", "nats"))
+    parser.add_argument("--nats-python", type=Path, default=NATS_PYTHON)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    names = options.variants.split(",")
+    if unknown := set(names) - {variant.name for variant in VARIANTS}:
+        parser.error(f"unknown variants: {', '.join(sorted(unknown))}")
+    rows: list[dict[str, Any]] = []
+    medians: dict[str, dict[str, float]] = {}
+    with contextlib.ExitStack() as stack:
+        # Not in a temporary folder, which may be in memory: there a sync costs nothing.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".")))
+        systems = []
+        if options.only != "nats":
+            systems.append(stack.enter_context(kvorum_system(folder / "kvorum")))
+        if options.only != "kvorum":
+            systems.append(stack.enter_context(nats_system(folder / "nats", options.nats_python)))
+        for variant in VARIANTS:
+            if variant.name not in names:
+                continue
+            for _ in range(options.rounds):
+                for system in systems:
+                    rows.append(measure(system, variant, options.seconds))
+                    print(shown(rows[-1]), flush=True)
+            medians[variant.name] = compare(rows, variant)
+    idle = medians.get("idle", {}).get("kvorum", 0.0)
+    summary = f"idle {idle} ms to the handler (aim {IDLE_AIM} ms);" if idle else ""
+    summary += " ratios to JetStream: " + ", ".join(
+        f"{name} {figures['ratio']:.2f}" for name, figures in medians.items() if "ratio" in figures
+    )
+    return tell("queues", summary, idle <= IDLE_AIM, {"medians": medians, "rows": rows}, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
