@@ -207,10 +207,11 @@ def main() -> int:
         name: f"{row['send']:,.0f}/s sent, {row['deliver']:,.0f}/s delivered"
         for name, row in (("alone", alone), ("small", small), ("large", large))
     }
+    few, many = f"{SMALL:,}", f"{options.messages:,}"
     summary = (
-        f"{options.messages:,} waiting: {shown['large']}; {SMALL:,} in the same database: {shown['small']}; {SMALL:,}"
-        f" alone: {shown['alone']}; scheduled ones cost {idle:.2%} of a CPU and come {figures['late']['p99_ms']} ms late"
-        f" (p99); the leader's memory grew by {growth} MiB;"
+        f"{many} waiting: {shown['large']}; {few} in the same database: {shown['small']}; {few} alone: {shown['alone']};"
+        f" scheduled ones cost {idle:.2%} of a CPU and come {figures['late']['p99_ms']} ms late (p99); the leader's"
+        f" memory grew by {growth} MiB;"
     )
     return tell("queue_backlog", summary, good, figures, options.json)
 
