@@ -203,14 +203,15 @@ def main() -> int:
         and idle <= IDLE_AIM
         and growth <= MEMORY_AIM
     )
-    shown = {
+    rates_of = {
         name: f"{row['send']:,.0f}/s sent, {row['deliver']:,.0f}/s delivered"
         for name, row in (("alone", alone), ("small", small), ("large", large))
     }
     few, many = f"{SMALL:,}", f"{options.messages:,}"
+    late = figures["late"]["p99_ms"]
     summary = (
-        f"{many} waiting: {shown['large']}; {few} in the same database: {shown['small']}; {few} alone: {shown['alone']};"
-        f" scheduled ones cost {idle:.2%} of a CPU and come {figures['late']['p99_ms']} ms late (p99); the leader's"
+        f"{many} waiting: {rates_of['large']}; {few} in the same database: {rates_of['small']}; {few} alone:"
+        f" {rates_of['alone']}; scheduled ones cost {idle:.2%} of a CPU and come {late} ms late (p99); the leader's own"
         f" memory grew by {growth} MiB;"
     )
     return tell("queue_backlog", summary, good, figures, options.json)
