@@ -10,7 +10,7 @@ from kvorum import errors, limits
 from kvorum._version import __version__
 from kvorum.atomic import AtomicOperation
 from kvorum.changes import Change, Changes, Follower, Listing, RangeWatch
-from kvorum.commit import CommitResult
+from kvorum.commit import CommitResult, Sent
 from kvorum.consistency import Consistency
 from kvorum.durations import Duration
 from kvorum.entry import Entry
@@ -19,22 +19,36 @@ from kvorum.keys import Key, KeyPart
 from kvorum.kv import Kv, open_kv
 from kvorum.kvu64 import KvU64
 from kvorum.listing import ListIterator
-from kvorum.message import Message
 from kvorum.mutation import CommitVersionstamp, commit_versionstamp
 from kvorum.opening import Opening
+from kvorum.queues.batch import Batch
+from kvorum.queues.dead import DeadLetters
+from kvorum.queues.delivered import DeadLetterInfo, Failure
+from kvorum.queues.infos import MessageInfo, QueueStats, ScheduleInfo, TopicInfo
+from kvorum.queues.message import Message
+from kvorum.queues.outgoing import Outgoing, SendOptions
+from kvorum.queues.policy import Exponential, QueuePolicy
+from kvorum.queues.queue import Queue
+from kvorum.queues.receiver import Receiver
+from kvorum.queues.topic import Topic
 from kvorum.transaction import UNCOMMITTED, Transaction
 from kvorum.watch import Watch
 
 __all__ = [
     "UNCOMMITTED",
     "AtomicOperation",
+    "Batch",
     "Change",
     "Changes",
     "CommitResult",
     "CommitVersionstamp",
     "Consistency",
+    "DeadLetterInfo",
+    "DeadLetters",
     "Duration",
     "Entry",
+    "Exponential",
+    "Failure",
     "Follower",
     "Key",
     "KeyPart",
@@ -44,8 +58,19 @@ __all__ = [
     "ListIterator",
     "Listing",
     "Message",
+    "MessageInfo",
     "Opening",
+    "Outgoing",
+    "Queue",
+    "QueuePolicy",
+    "QueueStats",
     "RangeWatch",
+    "Receiver",
+    "ScheduleInfo",
+    "SendOptions",
+    "Sent",
+    "Topic",
+    "TopicInfo",
     "Transaction",
     "Watch",
     "__version__",

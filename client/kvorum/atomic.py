@@ -8,7 +8,7 @@ sent.
 import warnings
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Self, overload
+from typing import Final, Self, Unpack, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -20,28 +20,30 @@ from kvorum.entry import Entry, parse_versionstamp
 from kvorum.errors import InvalidArgument, LimitExceeded, OutOfRange, TypeMismatch
 from kvorum.keys import KeyPart
 from kvorum.link import Link
-from kvorum.message import Message
 from kvorum.mutation import (
     SUFFIX_SIZE,
     SetKey,
     delete_mutation,
     delete_range_mutation,
-    enqueue_message,
     extremum_mutation,
     set_mutation,
     sum_mutation,
     touch_mutation,
     write_key,
 )
+from kvorum.queues.delivered import Delivered
+from kvorum.queues.outgoing import SendOptions, enqueue_message, outgoing, outgoing_to_topic, size_of
+from kvorum.queues.replies import reply_to
+from kvorum.queues.verdicts import cancel_settle, reschedule_settle
+from kvorum.values import encode_payload
 
-_BACKOFF_STEP_SIZE: Final = 4
 _TOO_MANY: Final = "MAX_DELETED_RANGE_KEYS"
 """In an error: it is about ranges, not about sums."""
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
 
 
 class _Unset(Enum):
-    """Tells "no versionstamp was given" from "the key must be absent"."""
+    """Tells "nothing was given" from None, which means something."""
 
     UNSET = 0
 
@@ -53,13 +55,15 @@ class AtomicBuilder:
     order given, then enqueues. One that was filled and is thrown away without a commit gives a ResourceWarning.
     """
 
-    __slots__ = ("_acked", "_forgotten", "_link", "_size", "_write")
+    __slots__ = ("_forgotten", "_link", "_settled", "_size", "_subject", "_write")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, subject: Delivered | None = None) -> None:
+        """`subject`: the message that is meant where none is named."""
         self._link = link
+        self._subject = subject
         self._write = pb.AtomicWrite()
         self._size = 0
-        self._acked: list[Message] = []
+        self._settled: list[tuple[Delivered, pb.SettleKind]] = []
         self._forgotten = False
         """It has parts, the last of which was accepted, and was never committed."""
 
@@ -211,32 +215,110 @@ class AtomicBuilder:
     ) -> Self:
         """Put a message on a queue; see `Kv.enqueue`."""
         self._forgotten = False
-        message = enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule)
-        self._write.enqueues.append(message)
-        self._size += len(message.payload)
-        self._size += _BACKOFF_STEP_SIZE * len(message.backoff.delays_ms)
-        for key in message.keys_if_undelivered:
-            self._size += len(key)
-        self._forgotten = True
-        return self
+        return self._message(enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule))
 
-    def ack(self, message: Message) -> Self:
+    def send(self, queue: str, value: object, **options: Unpack[SendOptions]) -> Self:
+        """Put a message on a queue; see `Queue.send`. `CommitResult.messages` tells its id.
+
+        Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded; at commit QueueFull.
+        """
+        self._forgotten = False
+        return self._message(outgoing(value, queue, options))
+
+    def send_topic(self, topic: str, value: object, **options: Unpack[SendOptions]) -> Self:
+        """Put a copy of a message on the queue of each subscription; see `Topic.send`."""
+        self._forgotten = False
+        return self._message(outgoing_to_topic(value, topic, options))
+
+    def cancel(self, id: str) -> Self:
+        """Delete a message that is in nobody's hands. If there is none such the commit raises MessageGone, and nothing
+        happens. Errors: InvalidArgument.
+        """
+        self._forgotten = False
+        return self._settle(cancel_settle(id))
+
+    def reschedule(self, id: str, *, delay: Duration) -> Self:
+        """Let a message that is in nobody's hands be due `delay` after the commit. As `cancel`."""
+        self._forgotten = False
+        return self._settle(reschedule_settle(id, delay))
+
+    def ack(self, message: Delivered | None = None) -> Self:
         """Acknowledge a message that is being handled, in the same commit as the effects of handling it.
 
-        If the message is no longer in this listener's hands the commit raises StaleLease and nothing happens. Its
-        handler should return right after the commit: what it raises then is only logged.
+        If the message is no longer in this consumer's hands the commit raises StaleLease and nothing happens. Its
+        handler should return right after the commit: what it raises then is only logged. No message is needed where
+        this is its own operation (`Message.atomic`).
 
         Errors: InvalidArgument.
         """
+        return self._verdict(message, pb.SETTLE_KIND_ACK)
+
+    def retry(self, message: Delivered | None = None, *, delay: Duration | None = None, reason: str = "") -> Self:
+        """Say that handling a message failed, with the rest of the commit; see `Message.retry`, and `ack`."""
+        return self._verdict(message, pb.SETTLE_KIND_RETRY, delay, reason)
+
+    def reject(self, message: Delivered | None = None, *, reason: str = "") -> Self:
+        """Say that handling a message failed for good; see `Message.reject`, and `ack`."""
+        return self._verdict(message, pb.SETTLE_KIND_REJECT, None, reason)
+
+    @overload
+    def reply(self, message: object, /) -> Self: ...
+    @overload
+    def reply(self, message: Delivered, value: object, /) -> Self: ...
+    def reply(self, message: object, value: object = _Unset.UNSET, /) -> Self:
+        """Answer a request: `reply(message, value)`, or `reply(value)` in the message's own operation.
+
+        Errors: InvalidArgument if it asks nothing (`Message.wants_reply`); InvalidValue, LimitExceeded.
+        """
         self._forgotten = False
-        if not isinstance(message, Message):
-            raise InvalidArgument(f"ack takes a Message, got {type(message).__name__}")
-        self._write.settles.add(message_id=message.message_id, lease_id=message.lease_id, kind=pb.SETTLE_KIND_ACK)
-        self._acked.append(message)
+        asked, answer = (None, message) if value is _Unset.UNSET else (message, value)
+        return self._reply(self._named(asked, "reply"), encode_payload(answer), None)
+
+    def reply_error(self, reason: str, *, message: Delivered | None = None) -> Self:
+        """Answer a request with an error: whoever asked gets RemoteError with this text. As `reply`."""
+        self._forgotten = False
+        return self._reply(self._named(message, "reply_error"), encode_payload(None), reason)
+
+    # ---- for the commit
+
+    def _message(self, message: pb.Enqueue) -> Self:
+        self._write.enqueues.append(message)
+        self._size += size_of(message)
         self._forgotten = True
         return self
 
-    # ---- for the commit
+    def _settle(self, settle: pb.Settle) -> Self:
+        self._write.settles.append(settle)
+        self._forgotten = True
+        return self
+
+    def _verdict(
+        self,
+        message: Delivered | None,
+        kind: pb.SettleKind,
+        delay: Duration | None = None,
+        reason: str = "",
+    ) -> Self:
+        self._forgotten = False
+        named = self._named(message, pb.SettleKind.Name(kind).removeprefix("SETTLE_KIND_").lower())
+        self._settle(named._verdict(kind, delay=delay, reason=reason))
+        self._settled.append((named, kind))
+        return self
+
+    def _reply(self, message: Delivered, answer: bytes, error: str | None) -> Self:
+        if not message.wants_reply:
+            raise InvalidArgument(f"message {message.id} asks nothing: nobody waits for an answer")
+        return self._message(reply_to(message, answer, error))
+
+    def _named(self, message: object, method: str) -> Delivered:
+        if message is None and self._subject is not None:
+            return self._subject
+        if not isinstance(message, Delivered):
+            what = "none: only in a message's own operation (message.atomic()) it can be left out"
+            raise InvalidArgument(
+                f"{method} takes a Message, got {what if message is None else type(message).__name__}"
+            )
+        return message
 
     def _range(
         self, prefix: Sequence[KeyPart] | None, start: Sequence[KeyPart] | None, end: Sequence[KeyPart] | None
@@ -265,7 +347,7 @@ class AtomicBuilder:
         parts = len(write.mutations) + len(write.enqueues) + len(write.settles)
         for limit, allowed, got, what in (
             ("MAX_CHECKS", limits.MAX_CHECKS, len(write.checks), "checks"),
-            ("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and acknowledgements"),
+            ("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, messages and acknowledgements"),
             ("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, self._size, "size of an atomic operation"),
         ):
             if got > allowed:
@@ -275,7 +357,7 @@ class AtomicBuilder:
     def _judge(self, outcome: WriteOutcome) -> CommitResult:
         """See `commit_result`; errors of sums name the keys that they can be about."""
         try:
-            return commit_result(outcome)
+            return commit_result(outcome, self._write.enqueues)
         except (TypeMismatch, OutOfRange) as error:
             told = blame(self._write.mutations, str(error))
             if not told or _TOO_MANY in str(error):
@@ -284,8 +366,8 @@ class AtomicBuilder:
 
     def _result(self, result: CommitResult) -> CommitResult:
         if result.ok:
-            for message in self._acked:
-                message.acknowledged = True
+            for message, kind in self._settled:
+                message._end(acknowledged=kind == pb.SETTLE_KIND_ACK)
         return result
 
 
@@ -298,7 +380,7 @@ class AtomicOperation(AtomicBuilder):
         """Carry it out: `ok` is False, and `failed_checks` says why, if a check failed. May be called again.
 
         Errors: OutcomeUnknown; with nothing changed TypeMismatch, OutOfRange, StaleLease, LimitExceeded, Unavailable
-        (also Overloaded, DeadlineExceeded), NoSpace, Closed.
+        (also Overloaded, DeadlineExceeded, QueueFull), MessageGone, NoSpace, Closed.
         """
         link = self._link
         outcome = await link.backend.write(self._serialise(), timeout=link.within(timeout))

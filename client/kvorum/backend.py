@@ -12,7 +12,7 @@ from kvorum.errors import KvorumError
 
 
 class WriteOutcome(NamedTuple):
-    """An executed write: `result.outcome` is DONE, CHECK_FAILED, TYPE_ERROR, RANGE_ERROR or STALE_LEASE. All else is
+    """An executed write: `result.outcome` is DONE or says why not, from CHECK_FAILED to MESSAGE_GONE. All else is
     raised.
     """
 
@@ -81,11 +81,22 @@ class Backend(Protocol):
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> Consumer:
         """Have messages of a queue delivered, at most `credits` unsettled at a time. Survives reconnects.
 
         `deliver` is called on the event loop, once for each (message, lease); `failed` if no more can come, once, with
-        the reason.
+        the reason. `take`: at most once; what comes is deleted already, and `started` gives its credit back.
+        `expiring`: leases end after the queue's lease unless they are extended, although this client lives.
+        """
+        ...
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        """Ask or change something about queues (its `id` is the backend's to set). The answer's status is OK.
+
+        Errors: InvalidArgument, Overloaded, NoSpace, DeadlineExceeded, Unavailable, Closed. A change that ends with
+        one of the last three may have been made; repeating it is harmless.
         """
         ...
 

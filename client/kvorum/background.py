@@ -65,7 +65,10 @@ class Background:
 
     def call(self, call: Call[T]) -> T:
         """The result of a call. An interrupt cancels it."""
-        future = self.submit(call)
+        return self.result(self.submit(call))
+
+    def result(self, future: "Future[T]") -> T:
+        """The result of a call that was begun. An interrupt cancels it."""
         try:
             return future.result()
         except CancelledError:

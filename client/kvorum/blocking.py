@@ -21,6 +21,7 @@ from kvorum.errors import Closed, InvalidArgument, OutcomeUnknown
 from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.listing import Walk
+from kvorum.queues.delivered import Delivered
 from kvorum.transaction import FINAL, Attempts, TransactionBuilder, check_function, check_many, nothing_written
 from kvorum.watch import Watch as AsyncWatch
 
@@ -32,8 +33,8 @@ class AtomicOperation(AtomicBuilder):
 
     __slots__ = ("_background",)
 
-    def __init__(self, link: Link, background: Background) -> None:
-        super().__init__(link)
+    def __init__(self, link: Link, background: Background, own: Delivered | None = None) -> None:
+        super().__init__(link, own)
         self._background = background
 
     def commit(self, *, timeout: Duration | None = None) -> CommitResult:
@@ -41,9 +42,10 @@ class AtomicOperation(AtomicBuilder):
         op, within = self._serialise(), self._link.within(timeout)
 
         async def write() -> CommitResult:
-            return self._judge(await self._link.backend.write(op, timeout=within))
+            # Judged here, since messages that it settles are known to consumers on this loop.
+            return self._result(self._judge(await self._link.backend.write(op, timeout=within)))
 
-        return self._result(self._background.call(write))
+        return self._background.call(write)
 
 
 class Transaction(TransactionBuilder):
@@ -84,7 +86,7 @@ class Transaction(TransactionBuilder):
         backend, left = self._link.backend, self._attempts.left()
 
         async def write() -> CommitResult:
-            return self._judge(await backend.write(op, timeout=left))
+            return self._result(self._judge(await backend.write(op, timeout=left)))
 
         return self._background.call(write)
 
@@ -92,7 +94,7 @@ class Transaction(TransactionBuilder):
         """False: a conflict."""
         if not self._changes_something:
             return self._holds()
-        return self._result(self._write_out(self._whole())).ok
+        return self._write_out(self._whole()).ok
 
     def _holds(self) -> bool:
         """Whether what was read is of one moment."""
@@ -177,7 +179,7 @@ class ListIterator:
         return await self._link.backend.read(read, timeout=self._timeout)
 
 
-class _Waiting(Generic[T]):
+class Waiting(Generic[T]):
     """For `for`: waits for each item. `close`, from any thread, ends it."""
 
     def __init__(
@@ -216,14 +218,14 @@ class _Waiting(Generic[T]):
         self.close()
 
 
-class Watch(_Waiting[list[Entry]]):
+class Watch(Waiting[list[Entry]]):
     """As `kvorum.Watch`, for `for`: waits for each emission. `close`, from any thread, ends it."""
 
     def __init__(self, watch: AsyncWatch, background: Background) -> None:
         super().__init__(background, watch.next_emission, watch.aclose)
 
 
-class RangeWatch(_Waiting[Changes]):
+class RangeWatch(Waiting[Changes]):
     """As `kvorum.RangeWatch`, for `for`: waits for each commit. `close`, from any thread, ends it."""
 
     def __init__(self, watch: AsyncRangeWatch, background: Background) -> None:
@@ -244,7 +246,7 @@ class RangeWatch(_Waiting[Changes]):
         return self
 
 
-class Follower(_Waiting[Listing | Changes]):
+class Follower(Waiting[Listing | Changes]):
     """As `kvorum.Follower`, for `for`. `close`, from any thread, ends it."""
 
     def __init__(self, follower: AsyncFollower, background: Background) -> None:

@@ -1,10 +1,22 @@
 """What came of a commit."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
 from kvorum.errors import MessageGone, OutOfRange, QueueFull, StaleLease, TypeMismatch
+
+
+class Sent(NamedTuple):
+    """A message that was put on a queue, or was there already."""
+
+    id: str
+    """24 hex digits, by which it can be found, cancelled and rescheduled."""
+    duplicate: bool
+    """Nothing was sent, since the queue remembers its `dedup_id`; `id` is that of the earlier message."""
+    versionstamp: str
+    """Of the commit, 20 hex digits."""
 
 
 class CommitResult(NamedTuple):
@@ -17,19 +29,23 @@ class CommitResult(NamedTuple):
     """Indexes of all failing checks, in the order in which they were added."""
     deleted: int = 0
     """Keys that its `delete_range` and `delete_prefix` removed."""
+    messages: tuple[Sent, ...] = ()
+    """The messages that it put on queues, in the order in which they were added; not those to topics."""
 
     def __bool__(self) -> bool:
         return self.ok
 
 
-def commit_result(outcome: WriteOutcome) -> CommitResult:
-    """What an executed write means. Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease,
-    QueueFull, MessageGone.
+def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) -> CommitResult:
+    """What an executed write means; `enqueues` are those that it had.
+
+    Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease, QueueFull, MessageGone.
     """
     result = outcome.result
     what = result.outcome
     if what == pb.OUTCOME_DONE:
-        return CommitResult(True, outcome.versionstamp.hex(), deleted=result.deleted)
+        messages = _sent(outcome, enqueues) if enqueues else ()
+        return CommitResult(True, outcome.versionstamp.hex(), deleted=result.deleted, messages=messages)
     if what == pb.OUTCOME_CHECK_FAILED:
         return CommitResult(False, None, tuple(result.failed_checks))
     if what == pb.OUTCOME_TYPE_ERROR:
@@ -43,3 +59,13 @@ def commit_result(outcome: WriteOutcome) -> CommitResult:
     if what == pb.OUTCOME_MESSAGE_GONE:
         raise MessageGone(result.message)
     raise AssertionError(f"a backend must raise for outcome {what}")
+
+
+def _sent(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue]) -> tuple[Sent, ...]:
+    stamp = outcome.versionstamp.hex()
+    duplicates = {duplicate.enqueue: duplicate.message_id.hex() for duplicate in outcome.result.duplicates}
+    return tuple(
+        Sent(duplicates.get(number) or f"{stamp}{number:04x}", number in duplicates, stamp)
+        for number, enqueue in enumerate(enqueues)
+        if not enqueue.topic
+    )

@@ -72,6 +72,10 @@ class LimitExceeded(InvalidArgument):
         self.got = got
         self._what = what
 
+    def within(self, where: str) -> "LimitExceeded":
+        """The same error of a part of something larger, such as one message of a batch."""
+        return type(self)(self.limit, self.allowed, self.got, f"{where}: {self._what or self.limit}")
+
     def __reduce__(self) -> tuple[type["LimitExceeded"], tuple[str, int, int, str]]:
         return type(self), (self.limit, self.allowed, self.got, self._what)
 
@@ -188,6 +192,15 @@ class OutcomeUnknown(KvorumError):
     """
 
     outcome = "unknown"
+
+
+class RequestTimeout(OutcomeUnknown, TimeoutError):
+    """No answer to a request came in time. The work may be done, or may still be done until the same time: nobody else
+    will get the answer."""
+
+
+class RemoteError(KvorumError):
+    """Whoever handled a request answered that it could not be done; the message is its text."""
 
 
 # ---- the place is wrong

@@ -1,11 +1,12 @@
 """The client: everything that a program does with a database, embedded or a cluster."""
 
 import asyncio
+import builtins
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -21,20 +22,25 @@ from kvorum.errors import LimitExceeded
 from kvorum.keys import KeyPart
 from kvorum.link import Link
 from kvorum.listing import ListIterator, Walk, count_read
-from kvorum.message import Message
 from kvorum.mutation import (
     SetKey,
     check_list,
     delete_mutation,
     delete_range_mutation,
-    enqueue_message,
     read_key,
     read_keys,
     set_mutation,
     touch_write,
 )
 from kvorum.opening import Opening
-from kvorum.queue import DEFAULT_CONCURRENCY, Handler, Listener
+from kvorum.queues.desk import Desk
+from kvorum.queues.infos import Misfire, QueueStats, ScheduleInfo, TopicInfo, listed_queues
+from kvorum.queues.listener import DEFAULT_CONCURRENCY, Handler, Terms
+from kvorum.queues.message import Message
+from kvorum.queues.outgoing import SendOptions, enqueue_message
+from kvorum.queues.queue import Queue
+from kvorum.queues.schedules import listed_schedules, schedule_call, schedule_name
+from kvorum.queues.topic import Topic, listed_topics
 from kvorum.steps import DELETE_STEP, DeleteSteps
 from kvorum.target import Folder, parse_target
 from kvorum.transaction import DEFAULT_ATTEMPTS, Transaction, run
@@ -62,7 +68,7 @@ class Kv:
         """For programs that bring their own backend; `timeout` is seconds, `target` what `repr` shows."""
         self._target = target
         self._link = Link(backend, timeout)
-        self._listeners: set[Listener] = set()
+        self._desk = Desk(self._link)
         self._watches: weakref.WeakSet[Watch | RangeWatch | Follower] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
 
@@ -344,8 +350,9 @@ class Kv:
         Errors: InvalidValue, InvalidKey, InvalidArgument, LimitExceeded.
         """
         link = self._link
-        op = pb.AtomicWrite(enqueues=(enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule),))
-        return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
+        made = (enqueue_message(value, queue, delay, keys_if_undelivered, backoff_schedule),)
+        op = pb.AtomicWrite(enqueues=made).SerializeToString()
+        return commit_result(await link.backend.write(op, timeout=link.within(timeout)), made)
 
     @overload
     async def listen_queue(
@@ -389,20 +396,75 @@ class Kv:
         Errors: InvalidArgument, LimitExceeded, Unavailable, Closed. WrongCluster, at any time, when the cluster was
         made anew: no more can come to this client; running handlers are cancelled.
         """
-        listener = Listener(
-            self._link.backend,
-            handler,
-            queue=queue,
-            concurrency=concurrency,
-            prefetch=prefetch,
-            with_message=with_message,
-            timeout=self._link.timeout,
-        )
-        self._listeners.add(listener)
-        try:
-            await listener.run()
-        finally:
-            self._listeners.discard(listener)
+        terms = Terms(queue=queue, concurrency=concurrency, prefetch=prefetch)
+        argument: Callable[[Sequence[Message]], object] = _message if with_message else _value
+        await self._desk.listen(Message, handler, terms, argument)
+
+    def queue(self, name: str) -> Queue:
+        """A queue by its name, without any I/O. Errors: InvalidArgument, LimitExceeded."""
+        return Queue(self._desk, name)
+
+    async def queues(
+        self, prefix: str = "", *, counts: bool = False, timeout: Duration | None = None
+    ) -> "builtins.list[QueueStats]":
+        """The queues that are defined or were used, in order of their names.
+
+        `counts`: also ready, scheduled and waiting messages, else 0; counting takes a look at each message.
+        """
+        return await listed_queues(self._desk, prefix, timeout, counts=counts)
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, without any I/O. Errors: InvalidArgument, LimitExceeded."""
+        return Topic(self._desk, name)
+
+    async def topics(self, *, timeout: Duration | None = None) -> "builtins.list[TopicInfo]":
+        """All topics, in order of their names."""
+        return await listed_topics(self._desk, timeout)
+
+    async def request(
+        self, queue: str, value: object, *, timeout: Duration | None = None, **options: Unpack[SendOptions]
+    ) -> Any:
+        """Send a message and wait for its answer, which whoever handles it sends (`Queue.serve`); see `SendOptions`.
+
+        A request that is not handled within `timeout` is dropped. An answer is waited for by this client alone.
+
+        Errors: RequestTimeout: no answer came in time, the work may be done; RemoteError: the answer is an error;
+        DeadlineExceeded: it was not sent; those of `Queue.send`.
+        """
+        return await self._desk.requester.request(queue, value, timeout, options)
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        *,
+        queue: str | None = None,
+        topic: str | None = None,
+        value: object = None,
+        time_zone: str = "UTC",
+        misfire: Misfire = "once",
+        grace: Duration | None = None,
+        timeout: Duration | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        """Have a message sent at each tick of a cron expression, exactly one; replaces the schedule of that name.
+
+        `cron`: five fields, or six with seconds at the end, in `time_zone` (`"Europe/Berlin"`). A tick that is later
+        than `grace` (60 s) was missed, as when there was no leader: `misfire` is `"skip"`, `"once"` for all that were
+        missed, or `"all"`. `Message.tick` tells which tick a message stands for.
+
+        Errors: InvalidArgument (also of an expression that never comes true), InvalidValue, LimitExceeded.
+        """
+        call = schedule_call(name, cron, queue, topic, value, time_zone, misfire, grace, options)
+        await self._desk.call(timeout, schedule=call)
+
+    async def unschedule(self, name: str, *, timeout: Duration | None = None) -> None:
+        """Remove a schedule; fine if it is not there. Messages that it has sent stay."""
+        await self._desk.call(timeout, schedule=pb.DefineSchedule(name=schedule_name(name)))
+
+    async def schedules(self, *, timeout: Duration | None = None) -> "builtins.list[ScheduleInfo]":
+        """All schedules, in order of their names. Errors: DataError."""
+        return await listed_schedules(self._desk, timeout)
 
     # ---- the client itself
 
@@ -426,6 +488,11 @@ class Kv:
         """For the blocking client."""
         return self._link
 
+    @property
+    def desk(self) -> Desk:
+        """For the blocking client."""
+        return self._desk
+
     async def close(self) -> None:
         """Release everything. Listeners end in order, watches end, later calls raise Closed. May be called again.
 
@@ -433,16 +500,12 @@ class Kv:
         """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close(self._link.cut()))
-        if not any(listener.owns(asyncio.current_task()) for listener in self._listeners):
+        if not self._desk.owns(asyncio.current_task()):
             await asyncio.shield(self._closing)
 
     async def _close(self, backend: Backend) -> None:
-        listeners = list(self._listeners)
-        for listener in listeners:
-            listener.stop()
         try:
-            for listener in listeners:
-                await listener.finished()
+            await self._desk.close()
             for watch in list(self._watches):
                 await watch.aclose()
         finally:
@@ -456,6 +519,14 @@ class Kv:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _value(messages: Sequence[Message]) -> object:
+    return messages[0].value
+
+
+def _message(messages: Sequence[Message]) -> object:
+    return messages[0]
 
 
 def open_kv(

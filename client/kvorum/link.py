@@ -70,8 +70,13 @@ class ClosedBackend:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> Consumer:
         raise Closed(outcome=None)
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        raise Closed
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         raise Closed(outcome=None)

@@ -1,4 +1,4 @@
-"""Single mutations, checks and enqueues as messages of the protocol, with their own limits checked.
+"""Single mutations and checks as messages of the protocol, with their own limits checked.
 
 Used by `Kv.set` and its like, which are one mutation, and by the builder of atomic operations.
 """
@@ -13,7 +13,7 @@ from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceed
 from kvorum.keys import KeyPart, encode_key
 from kvorum.kvu64 import KvU64
 from kvorum.selector import select
-from kvorum.values import encode_number, encode_payload, encode_value
+from kvorum.values import encode_number, encode_value
 
 _SET: Final = pb.MUTATION_TYPE_SET
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
@@ -173,48 +173,3 @@ def check_list(items: object, name: str) -> None:
     """Raises InvalidArgument unless it is a list or tuple: text has a length too, and means something else."""
     if not isinstance(items, (list, tuple)):
         raise InvalidArgument(f"{name} must be a list or tuple, got {type(items).__name__}")
-
-
-def enqueue_message(
-    value: object,
-    queue: str,
-    delay: Duration | None,
-    keys_if_undelivered: Sequence[Sequence[KeyPart]],
-    backoff_schedule: Sequence[Duration] | None,
-) -> pb.Enqueue:
-    """Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded; for lists they name the index."""
-    message = pb.Enqueue(queue=queue_name(queue), payload=encode_payload(value))
-    if delay is not None:
-        message.delay_ms = milliseconds(delay, "delay", "MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY)
-    check_list(keys_if_undelivered, "keys_if_undelivered")
-    if len(keys_if_undelivered) > limits.MAX_UNDELIVERED_KEYS:
-        count = len(keys_if_undelivered)
-        raise LimitExceeded("MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, count, "keys_if_undelivered")
-    message.keys_if_undelivered.extend(write_key(key) for key in keys_if_undelivered)
-    if backoff_schedule is not None:
-        message.backoff.delays_ms.extend(_backoff(backoff_schedule))
-        message.backoff.SetInParent()  # an empty schedule means no retry, an absent one the default
-    return message
-
-
-def _backoff(schedule: Sequence[Duration]) -> list[int]:
-    check_list(schedule, "backoff_schedule")
-    if len(schedule) > limits.MAX_BACKOFF_STEPS:
-        raise LimitExceeded("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(schedule), "backoff_schedule")
-    return [
-        milliseconds(step, f"backoff_schedule[{at}]", "MAX_BACKOFF_INTERVAL", limits.MAX_BACKOFF_INTERVAL)
-        for at, step in enumerate(schedule)
-    ]
-
-
-def queue_name(queue: str) -> str:
-    """The name, if it can be one. Errors: InvalidArgument, LimitExceeded."""
-    if not isinstance(queue, str):
-        raise InvalidArgument(f"a queue's name is a str, got {type(queue).__name__}")
-    try:
-        size = len(queue.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument("a queue's name cannot have lone surrogates") from None
-    if size > limits.MAX_QUEUE_NAME_SIZE:
-        raise LimitExceeded("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, size, "queue name")
-    return queue

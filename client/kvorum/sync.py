@@ -6,14 +6,14 @@ those of as many tasks. What holds no connection (builders, the walk of a list) 
 calling thread.
 """
 
-import asyncio
+import builtins
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from kvorum import kv as asynchronous
 from kvorum._proto import kvorum_pb2 as pb
@@ -27,9 +27,12 @@ from kvorum.durations import Duration
 from kvorum.entry import Entry
 from kvorum.keys import KeyPart
 from kvorum.listing import Walk
-from kvorum.message import Message
 from kvorum.mutation import SetKey
-from kvorum.queue import DEFAULT_CONCURRENCY, check_handler
+from kvorum.queues.blocking import Batch, DeadLetters, Message, Queue, Receiver, Topic, message_maker
+from kvorum.queues.infos import Misfire, QueueStats, ScheduleInfo, TopicInfo
+from kvorum.queues.listener import DEFAULT_CONCURRENCY, Terms
+from kvorum.queues.outgoing import SendOptions
+from kvorum.queues.threads import HandlerThreads
 from kvorum.transaction import DEFAULT_ATTEMPTS
 from kvorum.watch import Watch as AsyncWatch
 
@@ -48,6 +51,7 @@ class Kv:
         self._lock = threading.Lock()
         self._closing: Future[None] | None = None
         self._handling = threading.local()
+        self._make = message_maker(background)
 
     # ---- reading
 
@@ -277,16 +281,72 @@ class Kv:
         Handlers run in up to `concurrency` threads. A handler that is still running when closing has lost its patience
         runs to its end, but its message is delivered again.
         """
+        terms = Terms(queue=queue, concurrency=concurrency, prefetch=prefetch)
+        argument: Callable[[Sequence[Message]], object] = _message if with_message else _value
         with HandlerThreads(handler, concurrency, self._handling) as threads:
-            self._background.call(
-                lambda: self._kv.listen_queue(
-                    threads,
-                    queue=queue,
-                    concurrency=concurrency,
-                    prefetch=prefetch,
-                    with_message=cast(Literal[False], with_message),  # the threads take either
-                )
+            self._background.call(lambda: self._kv.desk.listen(self._make, threads, terms, argument))
+
+    def queue(self, name: str) -> Queue:
+        """See `kvorum.Kv.queue`."""
+        return Queue(self._kv.queue(name), self._kv.desk, self._background, self._handling)
+
+    def queues(
+        self, prefix: str = "", *, counts: bool = False, timeout: Duration | None = None
+    ) -> "builtins.list[QueueStats]":
+        """See `kvorum.Kv.queues`."""
+        return self._background.call(lambda: self._kv.queues(prefix, counts=counts, timeout=timeout))
+
+    def topic(self, name: str) -> Topic:
+        """See `kvorum.Kv.topic`."""
+        return Topic(self._kv.topic(name), self._background)
+
+    def topics(self, *, timeout: Duration | None = None) -> "builtins.list[TopicInfo]":
+        """See `kvorum.Kv.topics`."""
+        return self._background.call(lambda: self._kv.topics(timeout=timeout))
+
+    def request(
+        self, queue: str, value: object, *, timeout: Duration | None = None, **options: Unpack[SendOptions]
+    ) -> Any:
+        """See `kvorum.Kv.request`."""
+        return self._background.call(lambda: self._kv.request(queue, value, timeout=timeout, **options))
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        *,
+        queue: str | None = None,
+        topic: str | None = None,
+        value: object = None,
+        time_zone: str = "UTC",
+        misfire: Misfire = "once",
+        grace: Duration | None = None,
+        timeout: Duration | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        """See `kvorum.Kv.schedule`."""
+        self._background.call(
+            lambda: self._kv.schedule(
+                name,
+                cron,
+                queue=queue,
+                topic=topic,
+                value=value,
+                time_zone=time_zone,
+                misfire=misfire,
+                grace=grace,
+                timeout=timeout,
+                **options,
             )
+        )
+
+    def unschedule(self, name: str, *, timeout: Duration | None = None) -> None:
+        """See `kvorum.Kv.unschedule`."""
+        self._background.call(lambda: self._kv.unschedule(name, timeout=timeout))
+
+    def schedules(self, *, timeout: Duration | None = None) -> "builtins.list[ScheduleInfo]":
+        """See `kvorum.Kv.schedules`."""
+        return self._background.call(lambda: self._kv.schedules(timeout=timeout))
 
     # ---- the client itself
 
@@ -332,33 +392,12 @@ class Kv:
         self.close()
 
 
-class HandlerThreads:
-    """Runs a handler in threads; awaitable calls, as the asynchronous listener makes them."""
+def _value(messages: Sequence[Message]) -> object:
+    return messages[0].value
 
-    def __init__(self, handler: Callable[[Any], object], concurrency: int, handling: threading.local) -> None:
-        self._handler = check_handler(handler)
-        self._handling = handling
-        # A wrong concurrency is the listener's to refuse.
-        workers = concurrency if isinstance(concurrency, int) and concurrency > 0 else 1
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="kvorum-handler")
 
-    async def __call__(self, message: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._handle, message)
-
-    def _handle(self, message: Any) -> None:
-        self._handling.active = True
-        try:
-            self._handler(message)
-        except StopIteration as error:
-            raise RuntimeError("the handler raised StopIteration") from error  # which no future can carry
-        finally:
-            self._handling.active = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+def _message(messages: Sequence[Message]) -> object:
+    return messages[0]
 
 
 def open_kv(
@@ -382,4 +421,17 @@ def open_kv(
         raise
 
 
-__all__ = ["AtomicOperation", "Kv", "ListIterator", "Transaction", "Watch", "open_kv"]
+__all__ = [
+    "AtomicOperation",
+    "Batch",
+    "DeadLetters",
+    "Kv",
+    "ListIterator",
+    "Message",
+    "Queue",
+    "Receiver",
+    "Topic",
+    "Transaction",
+    "Watch",
+    "open_kv",
+]

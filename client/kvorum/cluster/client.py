@@ -1,14 +1,15 @@
 """The cluster backend: what callers see. The keeper does the talking, see `kvorum.cluster.keeper`.
 
-The parts that know rules (`writes`, `reads`, `watches`, `consumers`, `route`) do no I/O. Everything runs on one event
-loop. An operation costs a future and an element in a bucket of deadlines; it has no task and no timer of its own.
+The parts that know rules (`writes`, `reads`, `calls`, `watches`, `consumers`, `route`) do no I/O. Everything runs on
+one event loop. An operation costs a future and an element in a bucket of deadlines; it has no task and no timer of its
+own.
 """
 
 import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -16,6 +17,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.backend import WriteOutcome
+from kvorum.cluster.calls import Calls, PendingCall
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import ClusterConsumer, Consumers
 from kvorum.cluster.counters import Counters
@@ -52,15 +54,17 @@ class ClusterBackend:
         self._counters = Counters()
         self._writes = Writes(self._counters)
         self._reads = Reads(self._counters)
+        self._calls = Calls(self._counters)
         self._watches = Watches(loop)
         self._consumers = Consumers(self._counters, self._wake, self._give_back)
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
+        self._call_deadlines: Deadlines[PendingCall] = Deadlines(loop, self._call_expired)
         self._returns: set[asyncio.Task[None]] = set()
         self._closed = False
         rng = rng or random.Random()
         self._route = Route(addresses, loop.time, rng)
-        self._under_way = UnderWay(self._writes, self._reads, self._watches, self._consumers)
+        self._under_way = UnderWay(self._writes, self._reads, self._calls, self._watches, self._consumers)
         self._keeper = Keeper(
             loop,
             self._route,
@@ -136,6 +140,22 @@ class ClusterBackend:
             bucket.pop(pending, None)
             self._reads.forget(pending)
 
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        """See `Backend.queue_call`."""
+        self._check_usable()
+        promise: asyncio.Future[pb.QueueReply] = self._loop.create_future()
+        pending = self._calls.submit(call, promise, timeout)
+        bucket = self._call_deadlines.add(self._loop.time() + timeout, pending)
+        self._wake()
+        try:
+            return await promise
+        except asyncio.CancelledError:
+            _mark_retrieved(promise)
+            raise
+        finally:
+            bucket.pop(pending, None)
+            self._calls.forget(pending)
+
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         """See `Backend.watch`. Errors while iterating: InvalidArgument, Overloaded, WrongCluster, Closed."""
         self._check_usable()
@@ -174,13 +194,15 @@ class ClusterBackend:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[errors.KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> ClusterConsumer:
         """See `Backend.consume`. Registered when a connection and a session are there; does not wait for them.
         `failed` is called with WrongCluster, or Closed."""
         self._check_usable()
         if not 0 < credits <= limits.MAX_CREDITS:
             raise errors.LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, credits)
-        return self._consumers.start(queue, credits, concurrency, deliver, failed)
+        return self._consumers.start(queue, credits, concurrency, deliver, failed, take=take, expiring=expiring)
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         """The status of the connected node. Errors: DeadlineExceeded, Unavailable, Closed."""
@@ -215,6 +237,7 @@ class ClusterBackend:
         self._under_way.end("this client is closed", errors.Closed, closed_read)
         self._write_deadlines.close()
         self._read_deadlines.close()
+        self._call_deadlines.close()
         await self._keeper.stop()
         if self._returns:
             await asyncio.wait(self._returns)
@@ -264,8 +287,14 @@ class ClusterBackend:
         within = f"no answer within {shown_seconds(pending.timeout)}"
         self._reads.give_up(pending, errors.DeadlineExceeded(f"{within}{last}"))
 
+    def _call_expired(self, pending: PendingCall) -> None:
+        last = f" (last answer: {pending.last_refusal})" if pending.last_refusal else self._keeper.why()
+        text = f"no answer within {shown_seconds(pending.timeout)}{last}"
+        kind = errors.Overloaded if pending.overloaded else errors.DeadlineExceeded
+        self._calls.give_up(pending, kind(text))
 
-def _mark_retrieved(promise: "asyncio.Future[WriteOutcome] | asyncio.Future[pb.ReadResult]") -> None:
+
+def _mark_retrieved(promise: "asyncio.Future[Any]") -> None:
     """A caller that is cancelled in the very turn in which its error came must not leave a log line about it."""
     if promise.done() and not promise.cancelled():
         promise.exception()

@@ -2,7 +2,8 @@
 
 The leader grants leases in the log; this side keeps what it holds, by lease id. On a new connection each consumer is
 registered with what it holds, so that the node goes on renewing that and pushes again what got lost on the way. A
-lease that is in hand, or was settled a moment ago, is not delivered twice. Leases belong to a session: when a new one
+lease that is in hand, or was settled a moment ago, is not delivered twice. What is taken at most once has no lease in
+the log: it is in hand only as a credit, until it is reported as started. Leases belong to a session: when a new one
 replaces an expired session, the old leases are no longer named.
 """
 
@@ -40,11 +41,13 @@ class ClusterConsumer:
         "concurrency",
         "credits",
         "deliver",
+        "expiring",
         "failed",
         "held",
         "id",
         "queue",
         "registered",
+        "take",
         "to_report",
     )
 
@@ -57,6 +60,9 @@ class ClusterConsumer:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[errors.KvorumError], None] | None,
+        *,
+        take: bool = False,
+        expiring: bool = False,
     ) -> None:
         self._owner = owner
         self.id = consumer_id
@@ -65,6 +71,8 @@ class ClusterConsumer:
         self.concurrency = concurrency
         self.deliver = deliver
         self.failed = failed
+        self.take = take
+        self.expiring = expiring
         self.held: dict[bytes, Held] = {}
         self.to_report: list[bytes] = []
         self.registered = False
@@ -72,12 +80,14 @@ class ClusterConsumer:
         self._remembered: dict[bytes, None] = {}
 
     def started(self, lease_id: bytes) -> None:
-        """Report that a message's handling starts; call it before the handler."""
+        """Report that a message's handling starts; call it before the handler. What was taken is out of hand by it."""
         held = self.held.get(lease_id)
         if held is not None and not held.started:
             held.started = True
             self.to_report.append(lease_id)
             self._owner.changed(self)
+            if self.take:
+                self.settled(lease_id)
 
     def settled(self, lease_id: bytes) -> None:
         """The message's settle was answered: it is no longer in hand."""
@@ -118,12 +128,17 @@ class Consumers:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[errors.KvorumError], None] | None = None,
+        *,
+        take: bool = False,
+        expiring: bool = False,
     ) -> ClusterConsumer:
         """Register a consumer. Errors: Overloaded."""
         if len(self._live) >= MAX_CONSUMERS:
             raise errors.Overloaded(f"{len(self._live):,} consumers are open already")
         self._last_id += 1
-        consumer = ClusterConsumer(self, self._last_id, queue, credit, concurrency, deliver, failed)
+        consumer = ClusterConsumer(
+            self, self._last_id, queue, credit, concurrency, deliver, failed, take=take, expiring=expiring
+        )
         self._live[consumer.id] = self._to_start[consumer.id] = consumer
         self._wake()
         return consumer
@@ -168,10 +183,15 @@ class Consumers:
             consumer.to_report.clear()
             self._to_report.pop(consumer.id, None)
             start = frame.consumers.add(
-                id=consumer.id, queue=consumer.queue, credits=consumer.credits, concurrency=consumer.concurrency
+                id=consumer.id,
+                queue=consumer.queue,
+                credits=consumer.credits,
+                concurrency=consumer.concurrency,
+                take=consumer.take,
+                expiring=consumer.expiring,
             )
             for lease_id, held in consumer.held.items():
-                if held.session == session:
+                if held.session == session and not consumer.take:
                     start.held.add(message_id=held.message_id, lease_id=lease_id, started=held.started)
             count += 1
         while self._to_report and count < operations:
@@ -195,7 +215,8 @@ class Consumers:
             consumer = self._live.get(delivery.consumer)
             if consumer is None:
                 counters.late_deliveries += 1
-                self._give_back(delivery)
+                if not delivery.taken:
+                    self._give_back(delivery)
                 continue
             lease_id = delivery.lease_id
             if consumer.knows(lease_id):

@@ -1,7 +1,7 @@
 """The keeper: one task that stays connected to the leader, and the traffic of that connection.
 
 It connects, stays while the node leads, and goes where the hints say otherwise. What is under way (`writes`, `reads`,
-`watches`, `consumers`) does no I/O: the keeper lets each part fill the next frame, and hands it what came.
+`calls`, `watches`, `consumers`) does no I/O: the keeper lets each part fill the next frame, and hands it what came.
 
 All traffic goes to the leader. Reads that need no leader are also sent while connected to a node that does not lead, so
 that they work when there is no majority. Spreading them over the other nodes would need a second connection and nothing
@@ -19,6 +19,7 @@ import grpc
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.calls import Calls
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
@@ -51,17 +52,20 @@ class UnderWay:
 
     writes: Writes
     reads: Reads
+    calls: Calls
     watches: Watches
     consumers: Consumers
 
     def expecting(self) -> bool:
         """Something is unanswered: the silence of a node matters."""
-        return self.writes.expecting or self.reads.expecting or self.watches.expecting or self.consumers.open
+        parts = (self.writes, self.reads, self.calls, self.watches)
+        return any(part.expecting for part in parts) or self.consumers.open
 
     def connection_lost(self) -> None:
         """Nothing is on a stream any more."""
         self.writes.connection_lost()
         self.reads.connection_lost()
+        self.calls.connection_lost()
         self.watches.connection_lost()
         self.consumers.connection_lost()
 
@@ -71,6 +75,7 @@ class UnderWay:
         """End every operation with an error; writes that may have been applied with OutcomeUnknown."""
         self.writes.give_up_all(why, lambda: write(why))
         self.reads.give_up_all(lambda: read(why))
+        self.calls.give_up_all(lambda: read(why))
         self.watches.end_all(lambda: read(why))
         self.consumers.end_all(lambda: read(why))
 
@@ -102,6 +107,7 @@ class Keeper:
         self._under_way = under_way
         self._writes = under_way.writes
         self._reads = under_way.reads
+        self._calls = under_way.calls
         self._watches = under_way.watches
         self._consumers = under_way.consumers
         self._counters = counters
@@ -302,6 +308,7 @@ class Keeper:
             if session:
                 room -= self._consumers.fill(frame, session, room)
             room -= self._watches.fill(frame, self.newest, room)
+            room -= self._calls.fill(frame, (room + 1) // 2)
         # Half of a full frame at most is reads, so that neither kind starves the other.
         count = self._reads.fill(frame, (room + 1) // 2, leading=self._leading)
         if self._leading:
@@ -320,6 +327,8 @@ class Keeper:
         if frame.reads:
             lost_leader |= self._reads.answered(frame.reads)
             self.newest = max(self.newest, frame.reads[-1].read_versionstamp)
+        if frame.queue_replies:
+            lost_leader |= self._calls.answered(frame.queue_replies)
         if frame.watches:
             self._watches.events(frame.watches)
             self.newest = max(self.newest, *(max(event.read_versionstamp, event.through) for event in frame.watches))
@@ -332,8 +341,9 @@ class Keeper:
         if lost_leader:
             self._leader_is(None)
         elif not self._worked:
-            refused = self._writes.refusals or self._reads.refusals or self._watches.refusals
-            answered = frame.results or frame.reads or frame.watches or frame.HasField("session")
+            parts = (self._writes, self._reads, self._calls, self._watches)
+            refused = any(part.refusals for part in parts)
+            answered = frame.results or frame.reads or frame.queue_replies or frame.watches or frame.HasField("session")
             self._worked = bool(answered) and not refused
         if frame.HasField("leader"):
             self._leader_is(frame.leader)
@@ -341,6 +351,7 @@ class Keeper:
             # What this stream carried must not be sent again; what else waits may go to the next one.
             self._writes.give_up_all(f"the node ended the stream: {frame.error}", errors.Unavailable, sent_only=True)
             self._reads.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
+            self._calls.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
         if self._retry_timer is None:
             self._plan_retry()
 
@@ -396,7 +407,8 @@ class Keeper:
 
     def _plan_retry(self) -> None:
         """Refused operations go again a little later, unless the connection changes before."""
-        parts = [part for part in (self._writes, self._reads, self._watches) if part.has_refused]
+        all_parts = (self._writes, self._reads, self._calls, self._watches)
+        parts = [part for part in all_parts if part.has_refused]
         if parts:
             rounds = max(part.refusals for part in parts)
             delay = min(MAX_RETRY, FIRST_RETRY * 2.0 ** min(rounds - 1, 10)) * (0.5 + self._rng.random() / 2)
@@ -406,5 +418,6 @@ class Keeper:
         self._retry_timer = None
         self._writes.retry_refused()
         self._reads.retry_refused()
+        self._calls.retry_refused()
         self._watches.retry_refused()
         self.wake()

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
@@ -27,7 +28,18 @@ def refused(outcome: pb.Outcome, message: str = "", failed_checks: Sequence[int]
 class FakeConsumer:
     """`kvorum.backend.Consumer`; `deliver` plays the node."""
 
-    def __init__(self, queue: str, credit: int, concurrency: int, sink: Callable[[pb.Delivery], None]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        credit: int,
+        concurrency: int,
+        sink: Callable[[pb.Delivery], None],
+        *,
+        take: bool = False,
+        expiring: bool = False,
+    ) -> None:
+        self.take = take
+        self.expiring = expiring
         self.queue = queue
         self.credits = credit
         self.concurrency = concurrency
@@ -38,11 +50,17 @@ class FakeConsumer:
         self.closed = False
         self.failed: Callable[[KvorumError], None] | None = None
 
-    def deliver(self, value: object, attempt: int = 1) -> pb.Delivery:
+    def deliver(self, value: object, attempt: int = 1, **more: Any) -> pb.Delivery:
         self._number += 1
         name = self._number.to_bytes(12, "big")
         message = pb.Delivery(
-            message_id=name, lease_id=b"L" + name[1:], attempt=attempt, payload=encode_payload(value), queue=self.queue
+            message_id=name,
+            lease_id=b"L" + name[1:],
+            attempt=attempt,
+            payload=encode_payload(value),
+            queue=self.queue,
+            taken=self.take,
+            **more,
         )
         self._sink(message)
         return message
@@ -76,6 +94,9 @@ class FakeBackend:
         """Of watches of ranges, whose beginnings are kept in `watched`."""
         self.watched: list[pb.StartWatch] = []
         self.consumers: list[FakeConsumer] = []
+        self.calls: list[pb.QueueCall] = []
+        self.replies: deque[pb.QueueReply | KvorumError] = deque()
+        """Of queue calls; one that is not there is OK and empty."""
         self.hold: asyncio.Event | None = None
         """Writes wait for it, if it is there."""
         self.written = asyncio.Event()
@@ -138,11 +159,21 @@ class FakeBackend:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> FakeConsumer:
-        consumer = FakeConsumer(queue, credits, concurrency, deliver)
+        consumer = FakeConsumer(queue, credits, concurrency, deliver, take=take, expiring=expiring)
         consumer.failed = failed
         self.consumers.append(consumer)
         return consumer
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        self.calls.append(call)
+        self.timeouts.append(timeout)
+        reply = self.replies.popleft() if self.replies else pb.QueueReply(status=pb.READ_STATUS_OK)
+        if isinstance(reply, KvorumError):
+            raise reply
+        return reply
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         return pb.StatusResponse(node_id="fake")

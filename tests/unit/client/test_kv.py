@@ -153,10 +153,10 @@ async def test_a_value_that_cannot_be_decoded_names_its_key(kv: Kv, backend: Fak
 
 
 async def test_answers_become_results_and_errors(kv: Kv, backend: FakeBackend) -> None:
-    assert await kv.set(("a",), 1) == (True, stamp(1).hex(), (), 0)
+    assert await kv.set(("a",), 1) == (True, stamp(1).hex(), (), 0, ())
     backend.answers.append(refused(pb.OUTCOME_CHECK_FAILED, failed_checks=[1, 3]))
     failed = await kv.atomic().commit()
-    assert failed == (False, None, (1, 3), 0) and not failed
+    assert failed == (False, None, (1, 3), 0, ()) and not failed
     for outcome, kind in (
         (pb.OUTCOME_TYPE_ERROR, TypeMismatch),
         (pb.OUTCOME_RANGE_ERROR, OutOfRange),

@@ -93,7 +93,7 @@ async def test_a_limit_is_exact_and_named(kv: Kv, backend: FakeBackend, name: st
 def test_p05_a_backoff_limit_names_limit_index_and_value() -> None:
     """P05 · a backoff with 6 entries: bare "Invalid backoffSchedule" → accepted; when a limit is broken the error names
     limit, index and value."""
-    from kvorum.mutation import enqueue_message
+    from kvorum.queues.outgoing import enqueue_message
 
     steps = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000]
     assert [*enqueue_message(1, "", None, (), steps).backoff.delays_ms] == steps

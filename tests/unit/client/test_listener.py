@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from kvorum import Kv, Message, limits, queue
+from kvorum import Kv, Message, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import Closed, InvalidArgument, LimitExceeded, NoSpace, OutcomeUnknown, Unavailable, WrongCluster
+from kvorum.queues import listener as listeners
+from kvorum.queues import settling
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused
 
 ACK, RETRY, RETURN = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_RETURN
@@ -52,7 +54,7 @@ def kinds(backend: FakeBackend) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(settling, "_FIRST_PAUSE", 0.0)
 
 
 async def test_credits_are_what_runs_and_what_waits(kv: Kv, backend: FakeBackend) -> None:
@@ -116,7 +118,7 @@ async def test_a_place_is_free_again_only_when_the_verdict_was_answered(kv: Kv, 
         backend.hold = asyncio.Event()
         for number in range(4):
             consumer.deliver(number)
-        await until(lambda: len(backend.writes) == 2)
+        await until(lambda: len(backend.settles) == 2)
         for _ in range(10):
             await asyncio.sleep(0)
         assert handled == [0, 1] and len(consumer.started_leases) == 2
@@ -304,7 +306,7 @@ async def test_closing_waits_for_handlers_but_not_for_ever(backend: FakeBackend)
 async def test_closing_without_a_cluster_is_not_held_up_by_verdicts(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "_FAREWELL", 0.05)
+    monkeypatch.setattr(listeners, "_FAREWELL", 0.05)
     kv = Kv(backend, timeout=0.05)
     listener = Listening(kv, backend, lambda _: None, concurrency=1)
     consumer = await listener.consumer()
@@ -322,7 +324,7 @@ async def test_closing_without_a_cluster_is_not_held_up_by_verdicts(
 async def test_a_handler_that_holds_on_when_cancelled_does_not_hold_up_closing(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "_FAREWELL", 0.05)
+    monkeypatch.setattr(listeners, "_FAREWELL", 0.05)
     kv = Kv(backend, timeout=0.05)
     leave = asyncio.Event()
 

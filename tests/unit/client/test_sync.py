@@ -31,7 +31,13 @@ def without_annotations(parameters: list[inspect.Parameter] | None) -> Any:
 @pytest.mark.parametrize(
     ("asynchronous", "blocking", "renamed"),
     [
-        (kvorum.Kv, kvorum.sync.Kv, {"link": None}),
+        (kvorum.Kv, kvorum.sync.Kv, {"link": None, "desk": None}),
+        (kvorum.Queue, kvorum.sync.Queue, {"batching": None}),
+        (kvorum.Topic, kvorum.sync.Topic, {}),
+        (kvorum.DeadLetters, kvorum.sync.DeadLetters, {}),
+        (kvorum.Message, kvorum.sync.Message, {}),
+        (kvorum.Batch, kvorum.sync.Batch, {}),
+        (kvorum.Receiver, kvorum.sync.Receiver, {"aclose": "close"}),
         (kvorum.AtomicOperation, kvorum.sync.AtomicOperation, {}),
         (kvorum.Transaction, kvorum.sync.Transaction, {}),
         (kvorum.ListIterator, kvorum.sync.ListIterator, {}),
@@ -122,7 +128,7 @@ def test_handlers_run_at_the_same_time_and_what_they_raise_is_a_failure(caplog: 
         together = threading.Barrier(3, timeout=10)
         attempts: list[tuple[str, int]] = []
 
-        def handler(message: kvorum.Message) -> None:
+        def handler(message: kvorum.sync.Message) -> None:
             if message.value == "together":
                 together.wait()
             attempts.append((message.value, message.attempt))

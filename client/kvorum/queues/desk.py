@@ -1,0 +1,83 @@
+"""What a client's queues share: the link, the settler, and whatever has to end in order when the client is closed."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.durations import Duration
+from kvorum.link import Link
+from kvorum.queues.delivered import Delivered
+from kvorum.queues.intake import Make
+from kvorum.queues.listener import Handler, Listener, Terms
+from kvorum.queues.receiver import Line
+from kvorum.queues.requests import Requester
+from kvorum.queues.settling import Settler
+
+M = TypeVar("M", bound=Delivered)
+
+
+class Desk:
+    """One for each client. Belongs to the event loop of its client."""
+
+    def __init__(self, link: Link) -> None:
+        self.link: Final = link
+        self.settler: Final = Settler(link.backend, link.timeout)
+        self.requester: Final = Requester(link, self.settler)
+        self._listeners: set[Listener[Any]] = set()
+        self._lines: set[Line[Any]] = set()
+
+    async def call(self, timeout: Duration | None = None, **call: Any) -> pb.QueueReply:
+        """See `Backend.queue_call`: `call(purge=pb.Purge(…))`."""
+        return await self.link.backend.queue_call(pb.QueueCall(**call), timeout=self.link.within(timeout))
+
+    async def listen(
+        self,
+        make: Make[M],
+        handler: Handler,
+        terms: Terms,
+        argument: Callable[[Sequence[M]], object],
+        begun: Callable[[Listener[M]], None] | None = None,
+    ) -> None:
+        """Listen until stopped; `begun` is told of the listener. See `Listener`."""
+        listener = Listener(self.link, self.settler, make, handler, terms, argument)
+        self._listeners.add(listener)
+        try:
+            if begun is not None:
+                begun(listener)
+            await listener.run()
+        finally:
+            self._listeners.discard(listener)
+
+    def line(self, make: Make[M], *, queue: str, credits: int, concurrency: int, take: bool, expiring: bool) -> Line[M]:
+        """A line of messages, which is closed with the client at the latest."""
+        line = Line(
+            self.link,
+            self.settler,
+            make,
+            queue=queue,
+            credits=credits,
+            concurrency=concurrency,
+            take=take,
+            expiring=expiring,
+            closed=self._lines.discard,
+        )
+        self._lines.add(line)
+        return line
+
+    def owns(self, task: "asyncio.Task[Any] | None") -> bool:
+        """Whether a task is a listener's, that is, whether a handler is calling."""
+        return any(listener.owns(task) for listener in self._listeners)
+
+    async def close(self) -> None:
+        """End everything in order; the backend is still there."""
+        listeners = list(self._listeners)
+        for listener in listeners:
+            listener.stop()
+        closing = [line.close() for line in self._lines]
+        for listener in listeners:
+            await listener.finished()
+        if closing:
+            await asyncio.wait(closing)
+        await self.requester.close()
+        await self.settler.close()

@@ -1,0 +1,197 @@
+"""Verdicts on messages, on their way to the log.
+
+Those that are given in one turn of the loop travel as one write in which each is judged on its own, so that a busy
+consumer pays for one commit and not for hundreds, and nobody's stale lease spoils the others' acknowledgement.
+
+A verdict must arrive. A lease is renewed as long as its client lives, so a message whose verdict was given up would
+stay in these hands for ever. Unknown outcomes and refusals are repeated until the answer is definite; the lease id
+makes that safe, an earlier one that did arrive turns up as a stale lease.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import Backend
+from kvorum.errors import (
+    Closed,
+    DeadlineExceeded,
+    KvorumError,
+    MessageGone,
+    NoSpace,
+    OutcomeUnknown,
+    StaleLease,
+    Unavailable,
+)
+
+MAX_TOGETHER: Final = 256
+"""Verdicts in one write."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+"""Seconds before a verdict is sent again; doubled each time."""
+_TRIAL: Final = 3.0
+"""Seconds for a write of several verdicts, as long as none has succeeded: a cluster in which a member does not know
+them yet refuses them for as long as they are repeated."""
+_ALONE: Final = 30.0
+"""Seconds for which verdicts travel alone after such a refusal."""
+
+_Waiting = tuple[pb.Settle, "asyncio.Future[None]"]
+
+
+class Settler:
+    """See the module. `timeout`: seconds, for each attempt. Belongs to the event loop of its callers."""
+
+    def __init__(self, backend: Backend, timeout: float) -> None:
+        self._backend = backend
+        self._timeout = timeout
+        self._gathered: list[_Waiting] = []
+        self._writes: set[asyncio.Task[None]] = set()
+        self._together_works = False
+        self._alone_until = 0.0
+
+    async def once(self, verdict: pb.Settle) -> None:
+        """One attempt. Errors: StaleLease, MessageGone; those of `Backend.write`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        if not self._gathered:
+            loop.call_soon(self._send)
+        self._gathered.append((verdict, answer))
+        await answer
+
+    async def settle(self, verdict: pb.Settle, timeout: float) -> None:
+        """Repeat until the answer is definite, for `timeout` seconds.
+
+        Errors: StaleLease; OutcomeUnknown also where a repeat found the lease stale, which an earlier attempt that did
+        arrive makes of it; DeadlineExceeded, NoSpace, Closed and others with nothing changed.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        pause = _FIRST_PAUSE
+        last: KvorumError | None = None
+        in_doubt = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    try:
+                        await self.once(verdict)
+                        return
+                    except (StaleLease, MessageGone) as error:
+                        if in_doubt:
+                            raise OutcomeUnknown(
+                                f"an attempt without an answer may have been applied; now: {error}"
+                            ) from error
+                        raise
+                    except KvorumError as error:
+                        if not _repeatable(error):
+                            raise
+                        last = error
+                        in_doubt |= isinstance(error, OutcomeUnknown)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+        except TimeoutError:
+            if in_doubt or last is None:
+                raise OutcomeUnknown(f"no answer to a verdict on a message within {timeout:g} s") from last
+            raise DeadlineExceeded(f"the verdict on a message was not taken within {timeout:g} s: {last}") from last
+
+    async def insist(self, verdict: pb.Settle, gave_up: Callable[[], bool]) -> KvorumError | None:
+        """Repeat until the answer is definite, however long that takes, or until `gave_up` says that it is enough.
+
+        Returns why it was not taken; None if it was.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self.once(verdict)
+            except KvorumError as error:
+                if not _repeatable(error) or gave_up():
+                    return error
+            else:
+                return None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for write in self._writes:
+            write.cancel()
+        if self._writes:
+            await asyncio.wait(self._writes)
+
+    # ---- writes
+
+    def _send(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        loop = asyncio.get_running_loop()
+        most = 1 if loop.time() < self._alone_until else MAX_TOGETHER
+        for begin in range(0, len(gathered), most):
+            write = loop.create_task(self._write(gathered[begin : begin + most]))
+            self._writes.add(write)
+            write.add_done_callback(self._writes.discard)
+
+    async def _write(self, part: list[_Waiting]) -> None:
+        try:
+            if len(part) == 1:
+                await self._write_alone(*part[0])
+            else:
+                await self._write_together(part)
+        except KvorumError as error:
+            for _, answer in part:
+                _fail(answer, error)
+        except asyncio.CancelledError:
+            for _, answer in part:
+                _fail(answer, OutcomeUnknown("the client was closed before the verdict on a message was answered"))
+            raise
+
+    async def _write_alone(self, verdict: pb.Settle, answer: "asyncio.Future[None]") -> None:
+        op = pb.AtomicWrite(settles=(verdict,)).SerializeToString()
+        result = (await self._backend.write(op, timeout=self._timeout)).result
+        if result.outcome == pb.OUTCOME_DONE:
+            _succeed(answer)
+        else:
+            _fail(answer, _refusal(verdict, result.message))
+
+    async def _write_together(self, part: list[_Waiting]) -> None:
+        op = pb.AtomicWrite(settles=[verdict for verdict, _ in part], each=True).SerializeToString()
+        timeout = self._timeout if self._together_works else min(_TRIAL, self._timeout)
+        try:
+            result = (await self._backend.write(op, timeout=timeout)).result
+        except Closed:
+            raise
+        except Unavailable as error:
+            if self._together_works or "version" not in str(error):
+                raise
+            loop = asyncio.get_running_loop()
+            self._alone_until = loop.time() + _ALONE
+            await asyncio.gather(*(self._write([one]) for one in part))
+            return
+        self._together_works = True
+        refused = frozenset(result.failed_checks)
+        for at, (verdict, answer) in enumerate(part):
+            if result.outcome == pb.OUTCOME_DONE and at not in refused:
+                _succeed(answer)
+            else:
+                _fail(answer, _refusal(verdict, result.message))
+
+
+def _refusal(verdict: pb.Settle, message: str) -> KvorumError:
+    name = verdict.message_id.hex()
+    if not verdict.lease_id:
+        return MessageGone(message or f"message {name} is done, or in a consumer's hands")
+    return StaleLease(message or f"message {name} is not in these hands any more")
+
+
+def _repeatable(error: KvorumError) -> bool:
+    if isinstance(error, Closed):
+        return False
+    return error.retryable or isinstance(error, (OutcomeUnknown, NoSpace))
+
+
+def _succeed(answer: "asyncio.Future[None]") -> None:
+    if not answer.done():
+        answer.set_result(None)
+
+
+def _fail(answer: "asyncio.Future[None]", error: KvorumError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # whoever waits for it may be cut off in the same turn
