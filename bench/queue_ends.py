@@ -30,6 +30,10 @@ HEAD: Final = struct.Struct("<dQ")
 """Of a message: when it was sent, and its number."""
 PADDING: Final = bytes(SIZE - HEAD.size)
 COUNT: Final = struct.Struct("<I")
+BATCH: Final = 64
+"""Messages that are asked for at once."""
+LOOPS: Final = 4
+"""How many ask at the same time, so that one asks while another acknowledges."""
 PATIENCE: Final = 20.0
 """Seconds that the last acknowledgements may take after the end."""
 
@@ -41,8 +45,9 @@ class Plan:
     role: str
     """`producer` or `consumer`."""
     way: str
-    """How messages are taken: `push` (one by one to a handler), `batch` (asked for, many at a time) or `transaction`
-    (as `push`, with a write in each acknowledgement)."""
+    """How messages are taken: `push`, one by one to a handler; `transaction`, the same with a write in each
+    acknowledgement; `batches`, up to 64 at a time to four handlers, acknowledged together; `asking`, by a program that
+    asks for up to 64, acknowledges them and asks again."""
     servers: dict[str, str]
     """Address of each server by its name."""
     queue: str

@@ -3,12 +3,18 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from typing import Final
 
 import kvorum
-from bench.queue_ends import HEAD, Plan, run
+from bench.queue_ends import BATCH, HEAD, LOOPS, Plan, run
 
-KEYS = 10_000
+KEYS: Final = 10_000
 """Written by transactional acknowledgements."""
+WAIT: Final = timedelta(milliseconds=20)
+"""For a handler's batch to be full."""
+PATIENCE: Final = timedelta(seconds=1)
+"""For a batch that is asked for."""
 
 
 class Client:
@@ -16,30 +22,44 @@ class Client:
 
     def __init__(self, kv: kvorum.Kv, queue: str) -> None:
         self._kv = kv
-        self._queue = queue
+        self._queue = kv.queue(queue)
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         if len(payloads) == 1:
-            await self._kv.enqueue(payloads[0], queue=self._queue)
-            return
-        commit = self._kv.atomic()
-        for payload in payloads:
-            commit.enqueue(payload, queue=self._queue)
-        await commit.commit()
+            await self._queue.send(payloads[0])
+        else:
+            await self._queue.send_batch(payloads)
 
     async def consume(self, plan: Plan, handled: Callable[[bytes], None], acked: Callable[[int], None]) -> None:
-        kv = self._kv
-        effects = plan.way == "transaction"
+        queue = self._queue
 
-        async def handle(message: kvorum.Message) -> None:
+        async def push(message: kvorum.Message) -> None:
             handled(message.value)
-            commit = kv.atomic().ack(message)
-            if effects:
-                commit.set(("effect", HEAD.unpack_from(message.value)[1] % KEYS), message.value)
-            await commit.commit()
+            await message.ack()
             acked(1)
 
-        await kv.listen_queue(handle, queue=plan.queue, concurrency=plan.in_flight, with_message=True)
+        async def transaction(message: kvorum.Message) -> None:
+            handled(message.value)
+            key = ("effect", HEAD.unpack_from(message.value)[1] % KEYS)
+            await message.atomic().set(key, message.value).ack().commit()
+            acked(1)
+
+        async def batches(batch: kvorum.Batch) -> None:
+            for message in batch:
+                handled(message.value)
+            await batch.ack_all()
+            acked(len(batch))
+
+        match plan.way:
+            case "push":
+                await queue.listen(push, concurrency=plan.in_flight)
+            case "transaction":
+                await queue.listen(transaction, concurrency=plan.in_flight)
+            case "batches":
+                await queue.listen(batches, batch=BATCH, batch_wait=WAIT, concurrency=LOOPS)
+            case _:
+                while True:
+                    await batches(await queue.receive_batch(max=BATCH, wait=PATIENCE))
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import nats  # type: ignore[import-not-found]
 from nats.js import api  # type: ignore[import-not-found]
 
-from bench.queue_ends import HEAD, Plan, run
+from bench.queue_ends import BATCH, HEAD, LOOPS, Plan, run
 
 KEYS = 10_000
 """Written beside the acknowledgements, where there would be a transaction."""
@@ -37,8 +37,9 @@ class Client:
         await asyncio.gather(*promises)
 
     async def consume(self, plan: Plan, handled: Callable[[bytes], None], acked: Callable[[int], None]) -> None:
-        if plan.way == "batch":
-            await self._pull(plan, handled, acked)
+        if plan.way in ("batches", "asking"):
+            loops = LOOPS if plan.way == "batches" else 1
+            await asyncio.gather(*(self._pull(plan, handled, acked) for _ in range(loops)))
         else:
             await self._push(plan, handled, acked)
 
@@ -81,7 +82,7 @@ class Client:
         )
         while True:
             with contextlib.suppress(nats.errors.TimeoutError):  # nothing was there
-                messages = await pulling.fetch(plan.in_flight, timeout=1.0)
+                messages = await pulling.fetch(BATCH, timeout=1.0)
                 for message in messages:
                     handled(message.data)
                 await asyncio.gather(*(message.ack_sync(timeout=TIMEOUT) for message in messages))

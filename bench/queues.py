@@ -55,12 +55,13 @@ VARIANTS: Final = (
     Variant("idle", "push", 1, pace=0.02),
     Variant("push-1", "push", 1),
     Variant("push-256", "push", 256),
-    Variant("batch-256", "batch", 256),
     Variant("transaction-256", "transaction", 256),
+    Variant("batches-256", "batches", 256),
+    Variant("asking-256", "asking", 256),
     Variant("send-batch-256", "push", 256, batch=64),
-    Variant("batches-256", "batch", 256, batch=64),
+    Variant("all-batches-256", "batches", 256, batch=64),
 )
-"""`push`, `batch`, `transaction`: see `bench.queue_ends.Plan`. `send-batch` and `batches` send 64 at a time."""
+"""For the ways see `bench.queue_ends.Plan`; the last two send 64 at a time."""
 
 
 @dataclass(slots=True)
