@@ -56,6 +56,8 @@ class Plan:
     """Messages of one sending."""
     pace: float = 0.0
     """Seconds from one sending to the next; 0: as soon as there is room."""
+    groups: int = 0
+    """Ordered groups that messages belong to in turn; 0: none."""
     link: int = 0
     """File descriptor of the socket between the two ends."""
 

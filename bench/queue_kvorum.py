@@ -20,12 +20,14 @@ PATIENCE: Final = timedelta(seconds=1)
 class Client:
     """See `bench.queue_ends.Broker`."""
 
-    def __init__(self, kv: kvorum.Kv, queue: str) -> None:
-        self._kv = kv
-        self._queue = kv.queue(queue)
+    def __init__(self, kv: kvorum.Kv, plan: Plan) -> None:
+        self._queue = kv.queue(plan.queue)
+        self._groups = plan.groups
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        if len(payloads) == 1:
+        if self._groups:
+            await self._queue.send(payloads[0], group=str(HEAD.unpack_from(payloads[0])[1] % self._groups))
+        elif len(payloads) == 1:
             await self._queue.send(payloads[0])
         else:
             await self._queue.send_batch(payloads)
@@ -66,7 +68,7 @@ class Client:
 async def opened(plan: Plan) -> AsyncIterator[Client]:
     async with kvorum.open_kv("kvorum://" + ",".join(plan.servers.values())) as kv:
         await kv.get(("warm",))
-        yield Client(kv, plan.queue)
+        yield Client(kv, plan)
 
 
 if __name__ == "__main__":

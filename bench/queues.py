@@ -1,6 +1,7 @@
 """Messages per second through a queue, from sending to confirmed acknowledgement, beside NATS JetStream:
 
     python -m bench.queues [--seconds 5] [--rounds 2] [--variants NAME,…] [--only kvorum] [--nats-python PYTHON]
+                           [--dir /dev/shm]
 
 Three nodes of each system, a process that sends and one that handles, messages of 100 bytes, a bounded number of them
 in flight (`bench.queue_ends`). For each variant the systems take turns, `--rounds` times each, and the medians are
@@ -49,6 +50,7 @@ class Variant:
     in_flight: int
     batch: int = 1
     pace: float = 0.0
+    groups: int = 0
 
 
 VARIANTS: Final = (
@@ -60,8 +62,11 @@ VARIANTS: Final = (
     Variant("asking-256", "asking", 256),
     Variant("send-batch-256", "push", 256, batch=64),
     Variant("all-batches-256", "batches", 256, batch=64),
+    Variant("groups-256", "push", 256, groups=64),
+    Variant("one-group", "push", 32, groups=1),
 )
-"""For the ways see `bench.queue_ends.Plan`; the last two send 64 at a time."""
+"""For the ways see `bench.queue_ends.Plan`. `send-batch` and `all-batches` send 64 at a time. Ordered groups are
+kvorum's alone."""
 
 
 @dataclass(slots=True)
@@ -180,6 +185,7 @@ def measure(system: System, variant: Variant, seconds: float) -> dict[str, Any]:
                 in_flight=variant.in_flight,
                 batch=variant.batch,
                 pace=variant.pace,
+                groups=variant.groups,
                 link=link.fileno(),
             )
             ends.append(End(system, plan))
@@ -265,6 +271,7 @@ def main() -> int:
     parser.add_argument("--variants", default=",".join(variant.name for variant in VARIANTS))
     parser.add_argument("--only", choices=("kvorum", "nats"))
     parser.add_argument("--nats-python", type=Path, default=NATS_PYTHON)
+    parser.add_argument("--dir", default=".", help="for the data; in one that is in memory, neither system syncs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = options.variants.split(",")
@@ -273,8 +280,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     medians: dict[str, dict[str, float]] = {}
     with contextlib.ExitStack() as stack:
-        # Not in a temporary folder, which may be in memory: there a sync costs nothing.
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=".")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=options.dir)))
         systems = []
         if options.only != "nats":
             systems.append(stack.enter_context(kvorum_system(folder / "kvorum")))
@@ -285,6 +291,8 @@ def main() -> int:
                 continue
             for _ in range(options.rounds):
                 for system in systems:
+                    if variant.groups and system.name == "nats":
+                        continue
                     rows.append(measure(system, variant, options.seconds))
                     print(shown(rows[-1]), flush=True)
             medians[variant.name] = compare(rows, variant)
