@@ -22,10 +22,9 @@ _SMALL = 2_048
 _RANGE = 256
 """Most that the keys which a range may hold weigh: usually there are far fewer, and two that are full are not too much
 for one entry."""
-_TOO_OLD = (
-    "touch and the deletion of a range need data version 2, and a member of this cluster knows only 1, or has not said"
-    " yet what it knows: upgrade all nodes, and have each of them running once"
-)
+_QUEUES_SINCE = 3
+_SETTLES_SINCE_3 = frozenset((pb.SETTLE_KIND_EXTEND, pb.SETTLE_KIND_CANCEL, pb.SETTLE_KIND_RESCHEDULE))
+_OPTIONS = ("dedup_id", "dedup_window_ms", "headers", "ttl_ms", "topic")
 
 
 class Part(NamedTuple):
@@ -97,15 +96,19 @@ def admit(
         if shortage is not None and shortage.forbids(op):
             refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_NO_SPACE, message=shortage.message))
             continue
-        if data_version < 2 and any(mutation.type in BEYOND_VERSION_1 for mutation in op.mutations):
-            refused.append(_invalid(write.seq, _TOO_OLD))
-            continue
+        if data_version < DATA_VERSION:
+            needed = needed_version(op)
+            if needed > data_version:
+                # Not for good: the upgrade goes on, or a new leader has not heard from every member yet.
+                text = too_old(needed, data_version)
+                refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text))
+                continue
         weight = len(op.mutations) or 1
         messages = op.enqueues
         if messages or op.settles:
             weight = max(1, len(op.mutations) + len(messages) + len(op.settles))
             for message in messages:
-                if not message.delay_ms:
+                if not (message.delay_ms or message.topic):
                     enqueues[message.queue] = enqueues.get(message.queue, 0) + 1
         weight += min(deletes, _RANGE) + len(data) // _SMALL
         total += weight
@@ -117,6 +120,28 @@ def admit(
         if len(data) <= limits.MAX_ENTRY_SIZE:
             return [Part(group, data, len(accepted), total, enqueues or None)], refused
     return list(_split(group, accepted, enqueues)), refused
+
+
+def needed_version(op: pb.AtomicWrite) -> int:
+    """The data version that a write relies on."""
+    if (
+        op.each
+        or any(settle.kind in _SETTLES_SINCE_3 for settle in op.settles)
+        or any(
+            message.HasField("group") or any(getattr(message, option) for option in _OPTIONS) for message in op.enqueues
+        )
+    ):
+        return _QUEUES_SINCE
+    return 2 if any(mutation.type in BEYOND_VERSION_1 for mutation in op.mutations) else 1
+
+
+def too_old(needed: int, known: int) -> str:
+    """Why something that a data version brought is refused; the caller may try again."""
+    what = "named queues" if needed >= _QUEUES_SINCE else "touch and the deletion of a range"
+    return (
+        f"{what} need data version {needed}, and a member of this cluster knows only {known}, or has not said yet what"
+        " it knows: upgrade all nodes, and have each of them running once; then try again"
+    )
 
 
 def _split(group: pb.WriteGroup, accepted: Iterable[tuple[pb.Write, int]], enqueues: dict[str, int]) -> Iterable[Part]:

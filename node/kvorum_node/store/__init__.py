@@ -1,12 +1,13 @@
 """The replicated state machine on LMDB: keys, sessions, queues, expiry, versionstamps and the content hash."""
 
+from .command_validation import validate_command
 from .errors import Damaged, StoreFault
 from .home import Space
 from .machine import DEFAULT_MAP_SIZE, Store
 from .mutations import BEYOND_VERSION_1
 from .reads import Snapshot, make_bare_entry, make_entry
 from .records import DATA_VERSION
-from .results import ApplyResult, Grant, LeaseInfo
+from .results import ApplyResult, Denied, Grant, LeaseInfo, QueueFacts
 from .validation import check_queue_name, validate
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "DEFAULT_MAP_SIZE",
     "ApplyResult",
     "Damaged",
+    "Denied",
     "Grant",
     "LeaseInfo",
+    "QueueFacts",
     "Snapshot",
     "Space",
     "Store",
@@ -25,4 +28,5 @@ __all__ = [
     "make_bare_entry",
     "make_entry",
     "validate",
+    "validate_command",
 ]

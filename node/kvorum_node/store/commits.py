@@ -1,4 +1,5 @@
-"""One atomic write: all checks first, then settles, mutations in order, enqueues. All or nothing."""
+"""One atomic write: all checks first, then settles, mutations in order, enqueues. All or nothing; but a write of
+settles that says so has each of them judged on its own."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from . import history, keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
 from .mutations import DELETE_RANGE, delete_range, mutate
-from .records import MAX_NUMBER, Refusal, stamp_of
+from .records import MAX_NUMBER, Refusal, pack_duplicates, stamp_of
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -59,8 +60,11 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
             return _refusal(refused)
     if not parts:
         return None
-    # a single part refuses before it writes anything
-    savepoint = Savepoint(entry) if parts > 1 else None
+    if write.each and entry.tallies is not None:
+        return (yield from _settle_each(entry, write, entry.stamp(number)))
+    entry.duplicates.clear()
+    # a single part refuses before it writes anything, unless a topic makes many of it
+    savepoint = Savepoint(entry) if parts > 1 or (write.enqueues and write.enqueues[0].topic) else None
     mark = len(entry.changes)
     try:
         yield from _run(entry, write, entry.stamp(number))
@@ -71,7 +75,28 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
     if savepoint is not None:
         savepoint.keep()
     history.settle(entry.changes, mark)
+    if entry.duplicates:
+        return _DONE, (entry.deleted,), pack_duplicates(entry.duplicates)
     return (_DONE, (entry.deleted,), "") if entry.deleted else None
+
+
+def _settle_each(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None, None, Refusal | None]:
+    """A settle refuses before it writes anything, so no savepoints are needed. DONE comes with the number of deleted
+    keys, which is none, and the indexes of those that were refused."""
+    if write.checks or write.mutations or write.enqueues:
+        return _INVALID, (), "a write of independent settles holds nothing else"
+    begin = len(entry.changes)
+    refused = []
+    for at, verdict in enumerate(write.settles):
+        mark = len(entry.changes)
+        try:
+            queues.settle(entry, verdict, stamp)
+        except Refused:
+            refused.append(at)
+        if entry.spend_on(mark):
+            yield
+    history.settle(entry.changes, begin)
+    return (_DONE, (0, *refused), "") if refused else None
 
 
 def _refusal(refused: Refused) -> Refusal:
@@ -112,7 +137,11 @@ def _run(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None,
             mutate(entry, mutation, stamp, at)
         if entry.spend():
             yield
+    copies = queues.Copies()
     for at, message in enumerate(write.enqueues):
-        queues.enqueue(entry, message, stamp, at)
+        if message.topic and entry.tallies is not None:
+            yield from queues.publish(entry, message, stamp, at, copies)
+        else:
+            queues.enqueue(entry, message, stamp, at)
         if entry.spend():
             yield

@@ -8,10 +8,14 @@ from .results import ApplyResult
 if TYPE_CHECKING:
     import lmdb
 
+    from .queues.policies import Policy
+    from .queues.tallies import Tallies
     from .rows import Rows
 
 BYTES_SHIFT: Final = 11
 """2 KiB of an operation, or of what it writes, weigh as much as a small commit."""
+FIRST_MADE: Final = 4_096
+"""Messages that a commit makes besides those it enqueues are numbered from here on."""
 
 
 class Entry:
@@ -26,15 +30,20 @@ class Entry:
         "changes",
         "data_version",
         "deleted",
+        "duplicates",
         "env",
         "leases",
+        "made",
         "number",
+        "policies",
         "prefix",
         "result",
         "rows",
         "skipped",
         "slice",
+        "tallies",
         "time_ms",
+        "undelivered_size",
     )
 
     def __init__(
@@ -62,6 +71,16 @@ class Entry:
         """What was done to which keys, as it will stand in the history."""
         self.leases = 0
         """Leases granted so far."""
+        self.tallies: Tallies | None = None
+        """Counters of queues; None = this entry is of a data version below 3."""
+        self.policies: dict[bytes, Policy] = {}
+        """Of the queues met so far."""
+        self.duplicates: list[tuple[int, bytes]] = []
+        """Enqueues of the running commit that were not taken, and the messages that have their ids."""
+        self.made = (b"", 0)
+        """Stamp of a commit, and how many messages it has made besides those it enqueued."""
+        self.undelivered_size = 0
+        """Bytes of messages that could not be delivered and were written to keys, over all their keys."""
         self.skipped = skipped
         """Numbers of the commits that the operator has quarantined."""
         self.slice = slice_size
@@ -90,6 +109,14 @@ class Entry:
         """The versionstamp of a commit of this entry."""
         return self.prefix + number.to_bytes(2, "big")
 
+    def next_id(self, stamp: bytes) -> bytes:
+        """An id for one more message that the commit `stamp` makes, or a place for one that it buries."""
+        before, count = self.made
+        if before != stamp:
+            count = 0
+        self.made = (stamp, count + 1)
+        return stamp + (FIRST_MADE + count).to_bytes(2, "big")
+
     def skip(self, number: int) -> None:
         """Record that a commit was quarantined and not executed."""
         self.rows.put(quarantined_key(self.result.index, number), b"")
@@ -108,7 +135,7 @@ class Entry:
 class Savepoint:
     """A child transaction for one commit, and what must be set back in memory when it is rolled back."""
 
-    __slots__ = ("_changed", "_changes", "_counters", "_earliest", "_ended", "_entry", "_parent", "_ready")
+    __slots__ = ("_changed", "_changes", "_counters", "_earliest", "_ended", "_entry", "_extended", "_parent", "_ready")
 
     def __init__(self, entry: Entry) -> None:
         rows, result = entry.rows, entry.result
@@ -118,14 +145,19 @@ class Savepoint:
         self._changed = len(result.changed_keys)
         self._changes = len(entry.changes)
         self._ended = len(result.ended)
+        self._extended = len(result.extended)
         self._ready = dict(result.ready)
         self._earliest = result.earliest_expiry_ms
         rows.txn = entry.env.begin(write=True, parent=self._parent)
+        if entry.tallies is not None:
+            entry.tallies.begin()
 
     def keep(self) -> None:
-        rows = self._entry.rows
+        rows, tallies = self._entry.rows, self._entry.tallies
         rows.txn.commit()
         rows.txn = self._parent
+        if tallies is not None:
+            tallies.keep()
 
     def roll_back(self) -> None:
         rows, result = self._entry.rows, self._entry.result
@@ -135,5 +167,8 @@ class Savepoint:
         del result.changed_keys[self._changed :]
         del self._entry.changes[self._changes :]
         del result.ended[self._ended :]
+        del result.extended[self._extended :]
         result.ready = self._ready
         result.earliest_expiry_ms = self._earliest
+        if self._entry.tallies is not None:
+            self._entry.tallies.roll_back()

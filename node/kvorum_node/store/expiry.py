@@ -1,13 +1,14 @@
 """Expiry: a key exists until a sweep deletes it. The index is (expiry time, stamp of the commit that set it, number of
-the mutation) → key."""
+the mutation) → key. A sweep also does what else has its time (see `queues.timers`)."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from kvorum.limits import SWEEP_LIMIT
 
-from . import checked, keyspace
+from . import checked, history, keyspace
 from .history import EXPIRED
+from .queues import timers
 from .records import EXPIRY
 from .trie import ROOT
 
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
 
 
 def next_expiry(txn: "lmdb.Transaction[bytes]") -> int | None:
-    """The earliest expiry time in the state, Unix milliseconds."""
+    """The earliest expiry of a key, or time of a timer, in the state, Unix milliseconds."""
+    at_ms = timers.next_timer(txn)
     with txn.cursor() as cursor:
         if cursor.set_range(EXPIRY) and cursor.key().startswith(EXPIRY):
-            return int.from_bytes(cursor.key()[1:9], "big")
-    return None
+            expire_at_ms = int.from_bytes(cursor.key()[1:9], "big")
+            return expire_at_ms if at_ms is None else min(at_ms, expire_at_ms)
+    return at_ms
 
 
-def sweep(entry: "Entry", limit: int) -> Generator[None, None, int]:
-    """Delete up to `limit` keys that are due at the entry's time, earliest first; returns how many. 0 or too many =
-    1,000."""
+def sweep(entry: "Entry", limit: int, stamp: bytes) -> Generator[None, None, int]:
+    """Delete up to `limit` keys that are due at the entry's time, earliest first, and do as many of the things that
+    timers are set for; returns how many of both. 0 or too many = 1,000."""
+    mark = len(entry.changes)
     limit = min(limit or SWEEP_LIMIT, SWEEP_LIMIT)
     after = EXPIRY + (entry.time_ms + 1).to_bytes(8, "big")
     due: list[bytes] = []
@@ -43,4 +47,9 @@ def sweep(entry: "Entry", limit: int) -> Generator[None, None, int]:
             raise checked.missing(ROOT + key)
         if entry.spend():
             yield
-    return len(due)
+    if entry.tallies is None:
+        return len(due)
+    rung = yield from timers.ring(entry, limit, stamp)
+    if entry.undelivered_size:  # may have written a key that has just expired
+        history.settle(entry.changes, mark)
+    return len(due) + rung

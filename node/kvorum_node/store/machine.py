@@ -32,7 +32,7 @@ from .host import Host, LinuxHost
 from .images import Image, Prepared
 from .reads import Snapshot
 from .records import CLUSTER_KEY, DATA_VERSION, MAX_NUMBER, QUARANTINED, STATE_KEY, Refusal
-from .results import ApplyResult, LeaseInfo
+from .results import ApplyResult, LeaseInfo, QueueFacts
 from .rows import Rows
 from .sessions import Sessions
 
@@ -42,6 +42,11 @@ _INVALID: Final = int(pb.OUTCOME_INVALID)
 _EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
 _TOO_MANY: Final[Refusal] = (_INVALID, (), "the entry holds too many commits")
 _QUARANTINED: Final[Refusal] = (_INVALID, (), "quarantined by the operator")
+_NOTHING_DONE: Final = {
+    "open_session": b"", "sweep": 0, "lease": 0, "purge": 0, "requeue": 0, "remove_queue": 0, "subscribe": 0,
+    "tick": False,
+}  # fmt: skip
+"""Outputs of commands that are left out."""
 _MAX_STAMP_BASE: Final = 1 << 62
 _SLICE: Final = 256
 """Small commits in one slice of apply: about 2.5 ms."""
@@ -159,6 +164,14 @@ class Store:
         """The state that was in the folder could not be trusted and was deleted."""
         return self._environment.rebuilt
 
+    @property
+    def proved_version(self) -> int:
+        """Apply semantics that the state proves: an entry of this data version, or of a later one, was applied, so
+        every member knows it."""
+        if self._state.has_queues:
+            return queues.FIRST_VERSION
+        return history.FIRST_VERSION if self._state.oldest else 1
+
     def state_hash(self) -> bytes:
         """Content hash at `applied_index`, 16 bytes."""
         return self._state.digest.to_bytes(16, "big")
@@ -210,7 +223,7 @@ class Store:
                 raise holder.judge(error) from error
 
     def next_expiry_ms(self) -> int | None:
-        """Earliest expiry in the state, Unix milliseconds."""
+        """Earliest time at which a sweep has something to do, Unix milliseconds."""
         with self._reading() as txn:
             return expiry.next_expiry(txn)
 
@@ -219,10 +232,15 @@ class Store:
         with self._reading() as txn:
             return queues.next_due(txn, queue)
 
-    def leases(self) -> list[LeaseInfo]:
-        """Every leased message, in order of message ids."""
+    def queue_facts(self, queue: str) -> QueueFacts:
+        """What delivery must know of a queue before it hands anything out. Cheap."""
         with self._reading() as txn:
-            return queues.leases(txn)
+            return queues.reads.facts(txn, queue.encode())
+
+    def leases(self, after: bytes = b"", limit: int | None = None) -> list[LeaseInfo]:
+        """Leased messages in order of message ids: those after one, and so many; all of them by default."""
+        with self._reading() as txn:
+            return queues.leases(txn, after, limit)
 
     def delivery(self, message_id: bytes, lease_id: bytes) -> pb.Delivery | None:
         """What a consumer was given with a lease, to be pushed again; None if it is not the message's current lease."""
@@ -260,6 +278,9 @@ class Store:
             "keys": state.keys,
             "messages": state.messages,
             "sessions": state.sessions,
+            "queues": state.queues,
+            "topics": state.topics,
+            "schedules": state.schedules,
             "history_rows": state.history_rows,
             "history_bytes": state.history_size,
             "applied_index": state.applied_index,
@@ -377,8 +398,12 @@ class Store:
                 " upgrade this node"
             )
         entry.data_version = batch.data_version
-        if entry.rows.oldest:  # no older node can have come here
-            entry.data_version = max(entry.data_version, history.FIRST_VERSION)
+        # no older node can have come here
+        entry.data_version = max(entry.data_version, self.proved_version)
+        if entry.data_version >= queues.FIRST_VERSION:
+            if not entry.rows.has_queues:
+                yield from queues.tallies.build(entry)
+            entry.tallies = queues.Tallies(entry.rows)
         outputs = entry.result.outputs
         for command in batch.commands:
             kind = command.WhichOneof("command")
@@ -390,6 +415,8 @@ class Store:
                 outputs.append((yield from self._command(entry, kind, command, number)))
         if entry.data_version >= history.FIRST_VERSION:
             yield from history.write(entry, self._history_bounds)
+        if entry.tallies is not None:
+            yield from entry.tallies.finish(entry)
         yield from self._sessions.finish(entry)
 
     def _command(self, entry: Entry, kind: str | None, command: pb.Command, number: int) -> Generator[None, None, Any]:
@@ -397,13 +424,13 @@ class Store:
         if number in entry.skipped:
             entry.skip(number)
         if number > MAX_NUMBER or number in entry.skipped:
-            return {"open_session": b"", "sweep": 0, "lease": 0}.get(kind or "")
+            return _NOTHING_DONE.get(kind or "")
         if kind == "open_session":
             return self._sessions.open(entry, command.open_session.client, entry.stamp(number))
         if kind == "close_sessions":
             yield from self._sessions.close(entry, list(command.close_sessions.sessions))
         elif kind == "sweep":
-            return (yield from expiry.sweep(entry, command.sweep.limit))
+            return (yield from expiry.sweep(entry, command.sweep.limit, entry.stamp(number)))
         elif kind == "lease":
             lease = command.lease
             if lease.session and not self._sessions.exists(entry.rows, lease.session):
@@ -415,6 +442,8 @@ class Store:
             history.settle(entry.changes, mark)
         elif kind == "init_cluster":
             self._init_cluster(entry, command.init_cluster, number)
+        elif kind in queues.COMMANDS and entry.tallies is not None:
+            return (yield from queues.run(entry, kind, command, entry.stamp(number)))
         return None
 
     def _init_cluster(self, entry: Entry, command: pb.InitCluster, number: int) -> None:

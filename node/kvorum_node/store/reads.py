@@ -1,6 +1,7 @@
 """Reads of one snapshot of the state."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import lmdb
@@ -11,6 +12,7 @@ from . import checked, history, records, trie
 from .errors import Damaged
 from .history import Place
 from .holders import Holder
+from .queues import reads as queue_reads
 from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
 
 _LAST_NUMBER = b"\xff\xff"
@@ -148,6 +150,58 @@ class Snapshot:
         """All keys of start <= key < end, whatever the limit, ascending; their rows are not looked at."""
         try:
             yield from trie.keys(self.txn, selected.start, selected.end)
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
+
+    # ---- queues
+
+    def queue_infos(
+        self, prefix: str, after: bytes, limit: int, one: str | None = None
+    ) -> tuple[list[pb.QueueInfo], bytes]:
+        """Queues that are defined or have been used, in order of their names, and where the next page begins (empty =
+        there is none; a page may be empty and have others behind it). `one`: this one only. Inboxes are left out.
+        Without what takes a look at each message. `oldest_ms` is when the first one is due, be it in the future."""
+        with self._judged():
+            return queue_reads.queue_infos(self.txn, prefix, after, limit, one)
+
+    def queue_counts(self, name: str, now_ms: int) -> Iterator[queue_reads.Counts]:
+        """Counts ready, scheduled and waiting messages by slices of a thousand or so, which are to be added up. The
+        snapshot must stay open meanwhile."""
+        try:
+            yield from queue_reads.queue_counts(self.txn, name.encode(), now_ms)
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
+
+    def peek(self, queue: str, kind: int, after: bytes, limit: int, now_ms: int) -> tuple[list[pb.MessageInfo], bytes]:
+        """A page of a queue's messages of a `pb.PeekKind`, and where the next one begins (empty = there is none; a page
+        may be short or empty and have others behind it)."""
+        with self._judged():
+            return queue_reads.peek(self.txn, queue.encode(), kind, after, limit, now_ms)
+
+    def message_info(self, message_id: bytes, now_ms: int) -> pb.MessageInfo | None:
+        """One message, whatever its state and queue."""
+        with self._judged():
+            return queue_reads.message_info(self.txn, message_id, now_ms)
+
+    def topic_infos(self, after: bytes, limit: int) -> tuple[list[pb.TopicInfo], bytes]:
+        """Topics in order of their names, and where the next page begins (empty = there is none)."""
+        with self._judged():
+            return queue_reads.topic_infos(self.txn, after, limit)
+
+    def schedule_infos(self, after: bytes, limit: int) -> tuple[list[pb.ScheduleInfo], bytes]:
+        """Recurring messages in order of their names, and where the next page begins (empty = there is none)."""
+        with self._judged():
+            return queue_reads.schedule_infos(self.txn, after, limit)
+
+    def schedule_info(self, name: str) -> pb.ScheduleInfo | None:
+        """One recurring message."""
+        with self._judged():
+            return queue_reads.schedule_info(self.txn, name)
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            yield
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
 

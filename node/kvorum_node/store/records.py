@@ -1,17 +1,18 @@
-"""Formats of keys and rows in the state environment. Data formats 2 and 3.
+"""Formats of keys and rows in the state environment. Data formats 2, 3 and 4. Those of queues are in `queues.formats`.
 
 One LMDB tree holds everything. User keys live below namespaces whose first byte is 00 (see `trie`), all else below a
 table byte of 80 and up, so the two never meet. One tree and not a named database for each table: every tree that an
 entry touches costs its own path of dirty pages at commit. Integers are big-endian, so that byte order is numeric order.
 There is no version byte in the rows: the folder and the state row carry the format's version, and no row of another
 version is ever read. What is described here is the row without its checksum (see `checked`), which all rows have but
-those of READY and LEASED, which are empty, and the uuid.
+those of INDEXES, which are empty, and the uuid.
 
 Rows are packed by hand and not as protobuf, because the content hash covers their bytes, and protobuf promises no
 canonical form.
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 DATA_FORMAT: Final = 2
@@ -20,8 +21,11 @@ HISTORY_FORMAT: Final = 3
 """Format 2 with a change history, of which the state row says more. A folder stays in format 2 until the first entry
 that writes history, which no older program could have applied; from then on an older program, which would go on without
 writing any, must not open it, and by the number in the state row it does not."""
-KNOWN_FORMATS: Final = (DATA_FORMAT, HISTORY_FORMAT)
-DATA_VERSION: Final = 2
+QUEUE_FORMAT: Final = 4
+"""Format 3 with queues that have policies, counters, groups and dead letters. It begins with the first entry of data
+version 3, for the same reason."""
+KNOWN_FORMATS: Final = (DATA_FORMAT, HISTORY_FORMAT, QUEUE_FORMAT)
+DATA_VERSION: Final = 3
 """Newest apply semantics known; an entry that relies on newer ones stops the node.
 
 Whatever changes what an entry does to the state needs a new number, and the old way for entries with the old one. That
@@ -39,11 +43,27 @@ PAYLOAD: Final = b"\xa0"
 MESSAGE: Final = b"\xa1"
 READY: Final = b"\xa2"
 LEASED: Final = b"\xa3"
+FAILURES: Final = b"\xa4"
+GROUPED: Final = b"\xa5"
+DEAD: Final = b"\xa6"
+QUEUE: Final = b"\xa7"
+TALLY: Final = b"\xa8"
+DEDUP: Final = b"\xa9"
+TIMER: Final = b"\xaa"
+TOPIC: Final = b"\xab"
+SUBSCRIPTION: Final = b"\xac"
+RETAINED: Final = b"\xad"
+SCHEDULE: Final = b"\xae"
 EXPIRY: Final = b"\xb0"
 
-HASHED_TABLES: Final = (SESSION, RESULT, QUARANTINED, HISTORY, PAYLOAD, MESSAGE)
-"""Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED and EXPIRY
-follow from the others."""
+HASHED_TABLES: Final = (
+    SESSION, RESULT, QUARANTINED, HISTORY, PAYLOAD, MESSAGE,
+    FAILURES, QUEUE, TALLY, DEDUP, TOPIC, SUBSCRIPTION, RETAINED, SCHEDULE,
+)  # fmt: skip
+"""Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED, GROUPED, DEAD,
+TIMER and EXPIRY follow from the others."""
+INDEXES: Final = (READY, LEASED, GROUPED, DEAD, TIMER)
+"""Tables whose rows are empty."""
 
 STATE_KEY: Final = META + b"state"
 CLUSTER_KEY: Final = META + b"cluster"
@@ -78,17 +98,23 @@ class State(NamedTuple):
     """Bytes of the rows of history."""
     oldest: bytes = b""
     """10 bytes: the versionstamp behind which every change is in the history; empty = there is no history yet."""
+    has_queues: bool = False
+    """An entry of data version 3 was applied."""
+    queues: int = 0
+    """Rows of TALLY."""
+    topics: int = 0
+    schedules: int = 0
 
 
 _STATE: Final = struct.Struct(">HQQ16sQQQQ")
-
-
 _HISTORY_STATE: Final = struct.Struct(">QQ10s")
+_QUEUE_STATE: Final = struct.Struct(">QQQ")
 
 
 def pack_state(state: State) -> bytes:
+    later = HISTORY_FORMAT if state.oldest else DATA_FORMAT
     row = _STATE.pack(
-        HISTORY_FORMAT if state.oldest else DATA_FORMAT,
+        QUEUE_FORMAT if state.has_queues else later,
         state.applied_index,
         state.time_ms,
         state.digest.to_bytes(16, "big"),
@@ -97,9 +123,9 @@ def pack_state(state: State) -> bytes:
         state.messages,
         state.sessions,
     )
-    if not state.oldest:
-        return row
-    return row + _HISTORY_STATE.pack(state.history_rows, state.history_size, state.oldest)
+    if state.oldest:
+        row += _HISTORY_STATE.pack(state.history_rows, state.history_size, state.oldest)
+    return row + _QUEUE_STATE.pack(state.queues, state.topics, state.schedules) if state.has_queues else row
 
 
 def state_format(row: bytes) -> int:
@@ -109,8 +135,15 @@ def state_format(row: bytes) -> int:
 
 def unpack_state(row: bytes) -> State:
     version, index, time_ms, digest, namespace, keys, messages, sessions = _STATE.unpack_from(row)
-    history = _HISTORY_STATE.unpack_from(row, _STATE.size) if version == HISTORY_FORMAT else ()
-    return State(index, time_ms, int.from_bytes(digest, "big"), namespace, keys, messages, sessions, *history)
+    state = State(index, time_ms, int.from_bytes(digest, "big"), namespace, keys, messages, sessions)
+    if version == DATA_FORMAT:
+        return state
+    rows, size, oldest = _HISTORY_STATE.unpack_from(row, _STATE.size)
+    state = state._replace(history_rows=rows, history_size=size, oldest=oldest)
+    if version == HISTORY_FORMAT:
+        return state
+    queues, topics, schedules = _QUEUE_STATE.unpack_from(row, _STATE.size + _HISTORY_STATE.size)
+    return state._replace(has_queues=True, queues=queues, topics=topics, schedules=schedules)
 
 
 def pack_cluster(cluster_id: bytes, stamp_base: int) -> bytes:
@@ -195,8 +228,9 @@ def unpack_session(row: bytes) -> tuple[int, int, bytes]:
 
 
 Refusal = tuple[int, tuple[int, ...], str]
-"""Outcome, failing checks, message of a write that was executed and not done. Or DONE, the number of keys that its
-ranges deleted in place of the checks, and no message."""
+"""Outcome, failing checks, message of a write that was executed and not done. Or DONE, in place of the checks the
+number of keys that its ranges deleted and then the indexes of independent settles that were refused, and for message
+what `pack_duplicates` makes."""
 StoredResult = tuple[int, int, int, Refusal | None]
 """Seq, CRC-32 of the operation, number of the commit in its entry, and None if it was done and has nothing to say. A
 plain tuple: one is made for each write, and a named one takes ten times as long."""
@@ -204,6 +238,18 @@ plain tuple: one is made for each write, and a named one takes ten times as long
 _RESULTS: Final = struct.Struct(">QHH")
 _DONE: Final = struct.Struct(">QIH")
 _REFUSAL: Final = struct.Struct(">BHH")
+
+
+_DUPLICATE: Final = struct.Struct(">H12s")
+
+
+def pack_duplicates(duplicates: Iterable[tuple[int, bytes]]) -> str:
+    """Indexes of enqueues that were not taken, and the messages that have their deduplication ids."""
+    return b"".join(_DUPLICATE.pack(*duplicate) for duplicate in duplicates).hex()
+
+
+def unpack_duplicates(text: str) -> Iterator[tuple[int, bytes]]:
+    return _DUPLICATE.iter_unpack(bytes.fromhex(text))
 
 
 def pack_results(results: list[StoredResult]) -> bytes:
@@ -242,82 +288,3 @@ def unpack_results(row: bytes) -> list[StoredResult]:
         results.append((seq, digest, number, (outcome, failed, row[at : at + size].decode())))
         at += size
     return results
-
-
-# ---- messages: PAYLOAD ‖ id → what never changes; MESSAGE ‖ id → the small row that each delivery rewrites
-
-
-class Payload(NamedTuple):
-    enqueued_at_ms: int
-    backoff: tuple[int, ...]
-    """Milliseconds before each retry."""
-    undelivered_keys: tuple[bytes, ...]
-    payload: bytes
-
-
-_PAYLOAD: Final = struct.Struct(">QHH")
-
-
-def pack_payload(payload: Payload) -> bytes:
-    steps, keys = payload.backoff, payload.undelivered_keys
-    parts = [_PAYLOAD.pack(payload.enqueued_at_ms, len(steps), len(keys)), struct.pack(f">{len(steps)}I", *steps)]
-    for key in keys:
-        parts += (len(key).to_bytes(2, "big"), key)
-    parts.append(payload.payload)
-    return b"".join(parts)
-
-
-def unpack_payload(row: bytes) -> Payload:
-    enqueued_at_ms, steps, count = _PAYLOAD.unpack_from(row)
-    at = _PAYLOAD.size + 4 * steps
-    backoff = struct.unpack_from(f">{steps}I", row, _PAYLOAD.size)
-    keys = []
-    for _ in range(count):
-        end = at + 2 + int.from_bytes(row[at : at + 2], "big")
-        keys.append(row[at + 2 : end])
-        at = end
-    return Payload(enqueued_at_ms, backoff, tuple(keys), row[at:])
-
-
-class Message(NamedTuple):
-    queue: bytes
-    """UTF-8 name."""
-    due_ms: int
-    """When it became or becomes ready; kept while it is leased, so that a returned message goes back to its old
-    place."""
-    attempt: int
-    """Leases so far that were not given back."""
-    lease_id: bytes = b""
-    """12 bytes; empty = ready or scheduled."""
-    consumer: int = 0
-    session: bytes = b""
-
-
-_MESSAGE: Final = struct.Struct(">BIQH")
-_LEASE: Final = struct.Struct(">12sQ")
-
-
-def pack_message(message: Message) -> bytes:
-    leased = bool(message.lease_id)
-    row = _MESSAGE.pack(leased, message.attempt, message.due_ms, len(message.queue)) + message.queue
-    return row + _LEASE.pack(message.lease_id, message.consumer) + message.session if leased else row
-
-
-def unpack_message(row: bytes) -> Message:
-    leased, attempt, due_ms, size = _MESSAGE.unpack_from(row)
-    at = _MESSAGE.size + size
-    queue = row[_MESSAGE.size : at]
-    if not leased:
-        return Message(queue, due_ms, attempt)
-    lease_id, consumer = _LEASE.unpack_from(row, at)
-    return Message(queue, due_ms, attempt, lease_id, consumer, row[at + _LEASE.size :])
-
-
-def ready_prefix(queue: bytes) -> bytes:
-    """The name's length stands first, so that no queue's rows lie between those of another. 279 bytes at most with due
-    time and id."""
-    return READY + len(queue).to_bytes(2, "big") + queue
-
-
-def ready_key(message_id: bytes, message: Message) -> bytes:
-    return ready_prefix(message.queue) + message.due_ms.to_bytes(8, "big") + message_id

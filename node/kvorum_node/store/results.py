@@ -26,6 +26,28 @@ class LeaseInfo(NamedTuple):
     consumer: int
     attempt: int
     """From 1."""
+    lease_ms: int = 0
+    """How long it lasts, milliseconds: by its last extension, else by its queue's policy; 0 = neither says."""
+
+
+class QueueFacts(NamedTuple):
+    """What delivery asks of a queue before it hands anything out."""
+
+    lease_ms: int
+    """Milliseconds; 0 = its policy names none."""
+    max_in_flight: int
+    """0 = no bound."""
+    paused: bool
+    leased: int
+    """Messages in somebody's hands."""
+
+
+class Denied(NamedTuple):
+    """The output of a command that the state forbids: nothing was changed."""
+
+    outcome: int
+    """Of `pb.Outcome`."""
+    message: str
 
 
 @dataclass(slots=True)
@@ -37,14 +59,22 @@ class ApplyResult:
     """The entry's time as applied, Unix milliseconds."""
     outputs: list[Any] = field(default_factory=list)
     """One for each command: `pb.ResultGroup` for writes, the session id for open_session (b"" = refused, too many
-    sessions), the number of leases for lease, of deleted keys for sweep, None otherwise."""
+    sessions), the number of leases for lease, of deleted keys and finished timers for sweep; the number of messages
+    touched for purge, requeue, remove_queue (0 = nothing is left to be done) and subscribe (copies); whether it
+    happened for tick; `Denied` for a definition or subscription that the state has no room for; None otherwise."""
     changed_keys: list[bytes] = field(default_factory=list)
     """User keys touched, in order, possibly repeated; a suffixed set also names the key without its suffix."""
     granted: list[Grant] = field(default_factory=list)
     ended: list[bytes] = field(default_factory=list)
     """Lease ids that ended: settled or released."""
+    extended: list[tuple[bytes, int]] = field(default_factory=list)
+    """Lease ids that were extended, and by how many milliseconds from now; 0 = by the period of a queue
+    whose policy names none."""
+    policies_changed: set[str] = field(default_factory=set)
+    """Queues whose policy or pause has changed."""
+    schedules_changed: bool = False
     ready: dict[str, int] = field(default_factory=dict)
     """Queue → earliest due time among the messages that became ready or scheduled."""
     closed_sessions: list[bytes] = field(default_factory=list)
     earliest_expiry_ms: int | None = None
-    """Earliest expiry that was set."""
+    """Earliest expiry or timer that was set: a sweep has work then."""

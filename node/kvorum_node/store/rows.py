@@ -42,13 +42,17 @@ class Rows:
 
     __slots__ = (
         "digest",
+        "has_queues",
         "history_rows",
         "history_size",
         "keys",
         "messages",
         "next_namespace",
         "oldest",
+        "queues",
+        "schedules",
         "sessions",
+        "topics",
         "txn",
     )
 
@@ -62,6 +66,10 @@ class Rows:
         self.history_rows = state.history_rows
         self.history_size = state.history_size
         self.oldest = state.oldest
+        self.has_queues = state.has_queues
+        self.queues = state.queues
+        self.topics = state.topics
+        self.schedules = state.schedules
 
     def get(self, name: bytes) -> bytes | None:
         return self.read(name, name)
@@ -119,11 +127,11 @@ class Rows:
         self.history_size -= len(stored) - SEAL_SIZE
 
     def counters(self) -> tuple[int, int, int, int, int]:
-        """What a savepoint must keep. History is written outside of commits."""
-        return self.digest, self.next_namespace, self.keys, self.messages, self.sessions
+        """What a savepoint must keep. History is written outside of commits, as are sessions, topics and schedules."""
+        return self.digest, self.next_namespace, self.keys, self.messages, self.queues
 
     def restore(self, counters: tuple[int, int, int, int, int]) -> None:
-        self.digest, self.next_namespace, self.keys, self.messages, self.sessions = counters
+        self.digest, self.next_namespace, self.keys, self.messages, self.queues = counters
 
     def state(self, index: int, time_ms: int) -> State:
         return State(
@@ -137,4 +145,8 @@ class Rows:
             self.history_rows,
             self.history_size,
             self.oldest,
+            self.has_queues,
+            self.queues,
+            self.topics,
+            self.schedules,
         )

@@ -144,7 +144,10 @@ def fill(result: pb.WriteResult, refusal: Refusal) -> None:
     outcome, numbers, message = refusal
     result.outcome = outcome  # type: ignore[assignment]
     if outcome == _DONE:
-        (result.deleted,) = numbers
+        result.deleted = numbers[0]
+        result.failed_checks.extend(numbers[1:])
+        for enqueue, message_id in records.unpack_duplicates(message):
+            result.duplicates.add(enqueue=enqueue, message_id=message_id)
         return
     result.failed_checks.extend(numbers)
     result.message = message

@@ -6,6 +6,8 @@ rely on it: what it cannot execute it answers with INVALID.
 
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded
@@ -27,10 +29,19 @@ _PLAIN: Final = _ENCODINGS - {sums.LE64}
 _CHECKS: Final = frozenset((int(pb.CHECK_KIND_EQUALS), int(pb.CHECK_KIND_EXISTS), int(pb.CHECK_KIND_NOT_NEWER)))
 _EQUALS: Final = int(pb.CHECK_KIND_EQUALS)
 _EXISTS: Final = int(pb.CHECK_KIND_EXISTS)
-_SETTLES: Final = frozenset(
-    (int(pb.SETTLE_KIND_ACK), int(pb.SETTLE_KIND_RETRY), int(pb.SETTLE_KIND_REJECT), int(pb.SETTLE_KIND_RETURN))
-)
+_ACK: Final = int(pb.SETTLE_KIND_ACK)
 _RETRY: Final = int(pb.SETTLE_KIND_RETRY)
+_REJECT: Final = int(pb.SETTLE_KIND_REJECT)
+_EXTEND: Final = int(pb.SETTLE_KIND_EXTEND)
+_CANCEL: Final = int(pb.SETTLE_KIND_CANCEL)
+_RESCHEDULE: Final = int(pb.SETTLE_KIND_RESCHEDULE)
+_IDLE: Final = frozenset((_CANCEL, _RESCHEDULE))
+_SETTLES: Final = frozenset((_ACK, _RETRY, _REJECT, int(pb.SETTLE_KIND_RETURN), _EXTEND)) | _IDLE
+_MOST_DELAY: Final = {
+    _RETRY: ("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY),
+    _EXTEND: ("MAX_LEASE", limits.MAX_LEASE),
+    _RESCHEDULE: ("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY),
+}
 _INTERVAL_SIZE: Final = 4
 
 
@@ -48,6 +59,8 @@ def validate(write: pb.AtomicWrite) -> int:
     mutations, checks, enqueues, settles = write.mutations, write.checks, write.enqueues, write.settles
     if len(mutations) == 1 and not (checks or enqueues or settles) and _is_plain_set(mutations[0]):
         return 0
+    if write.each and (not settles or checks or mutations or enqueues):
+        raise InvalidArgument("a write of independent settles (each) holds settles, and nothing else")
     parts = len(mutations) + len(enqueues) + len(settles)
     if parts > limits.MAX_MUTATIONS:
         raise LimitExceeded("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, enqueues and settles of a write")
@@ -64,9 +77,11 @@ def validate(write: pb.AtomicWrite) -> int:
             deletes += mutation.limit or limits.MAX_DELETED_RANGE_KEYS
     total = size if size <= limits.MAX_TOTAL_WRITE_SIZE else key_size + value_size + _other_size(write)
     for at, message in enumerate(enqueues):
-        _enqueue(message, f"enqueue {at}")
+        if not _is_plain_enqueue(message):
+            check_enqueue(message, f"enqueue {at}")
     for at, verdict in enumerate(settles):
-        _settle(verdict, f"settle {at}")
+        if not _is_plain_ack(verdict):
+            _settle(verdict, f"settle {at}")
     if total > limits.MAX_TOTAL_WRITE_SIZE:
         raise LimitExceeded("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, total, "size of a write")
     return min(deletes, limits.MAX_DELETED_RANGE_KEYS)
@@ -95,6 +110,7 @@ def _other_size(write: pb.AtomicWrite) -> int:
     for message in write.enqueues:
         total += len(message.payload) + len(message.queue) + sum(map(len, message.keys_if_undelivered))
         total += _INTERVAL_SIZE * len(message.backoff.delays_ms)
+        total += len(message.topic) + len(message.group) + len(message.dedup_id) + len(message.headers)
     return total + sum(len(verdict.reason) for verdict in write.settles)
 
 
@@ -209,42 +225,110 @@ def _has_bounds(mutation: pb.Mutation) -> bool:
 
 def check_queue_name(queue: str) -> None:
     """Raise LimitExceeded if a queue's name is too long."""
-    size = len(queue.encode())
-    if size > limits.MAX_QUEUE_NAME_SIZE:
-        raise LimitExceeded("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, size, "queue name")
+    check_size("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, queue, "queue name")
 
 
-def _enqueue(message: pb.Enqueue, at: str) -> None:
+def check_size(limit: str, allowed: int, text: "str | bytes", what: str) -> None:
+    size = len(text if isinstance(text, bytes) else text.encode())
+    if size > allowed:
+        raise LimitExceeded(limit, allowed, size, what)
+
+
+def at_most(limit: str, allowed: int, got: int, what: str) -> None:
+    if got > allowed:
+        raise LimitExceeded(limit, allowed, got, what)
+
+
+def check_backoff(backoff: pb.Backoff, at: str) -> None:
+    steps = backoff.delays_ms
+    at_most("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(steps), f"backoff schedule of {at}")
+    for number, step in enumerate(steps):
+        at_most("MAX_BACKOFF_INTERVAL", limits.MAX_BACKOFF_INTERVAL, step, f"backoff interval {number} of {at}")
+
+
+def _is_plain_enqueue(message: pb.Enqueue) -> bool:
+    """True for the commonest message, if nothing is wrong with it: a queue and a payload, and perhaps a delay."""
+    return (
+        len(message.payload) <= limits.MAX_VALUE_SIZE
+        and len(message.queue) <= _SHORT
+        and message.delay_ms <= limits.MAX_ENQUEUE_DELAY
+        and not (
+            message.keys_if_undelivered
+            or message.dedup_id
+            or message.headers
+            or message.topic
+            or message.ttl_ms
+            or message.dedup_window_ms
+            or message.HasField("group")
+            or message.HasField("backoff")
+        )
+    )
+
+
+_SHORT: Final = limits.MAX_QUEUE_NAME_SIZE // 4
+"""Characters of a name that is not too long whatever they are."""
+
+
+def check_enqueue(message: pb.Enqueue, at: str) -> None:
     check_queue_name(message.queue)
     _value(message.payload, f"payload of {at}")
-    if message.delay_ms > limits.MAX_ENQUEUE_DELAY:
-        raise LimitExceeded("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY, message.delay_ms, f"delay of {at}")
-    keys, steps = message.keys_if_undelivered, message.backoff.delays_ms
-    if len(keys) > limits.MAX_UNDELIVERED_KEYS:
-        raise LimitExceeded(
-            "MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, len(keys), f"keys_if_undelivered of {at}"
-        )
+    at_most("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY, message.delay_ms, f"delay of {at}")
+    keys = message.keys_if_undelivered
+    at_most("MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, len(keys), f"keys_if_undelivered of {at}")
     for number, key in enumerate(keys):
         _key(key, f"keys_if_undelivered[{number}] of {at}")
-    if len(steps) > limits.MAX_BACKOFF_STEPS:
-        raise LimitExceeded("MAX_BACKOFF_STEPS", limits.MAX_BACKOFF_STEPS, len(steps), f"backoff schedule of {at}")
-    for number, step in enumerate(steps):
-        if step > limits.MAX_BACKOFF_INTERVAL:
-            what = f"backoff interval {number} of {at}"
-            raise LimitExceeded("MAX_BACKOFF_INTERVAL", limits.MAX_BACKOFF_INTERVAL, step, what)
+    check_backoff(message.backoff, at)
+    _options(message, at)
+
+
+def _options(message: pb.Enqueue, at: str) -> None:
+    """What came with data version 3."""
+    if message.topic:
+        if message.queue:
+            raise InvalidArgument(f"{at}: a message goes to a queue or to a topic, not to both")
+        check_size("MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, message.topic, f"topic of {at}")
+    check_size("MAX_GROUP_SIZE", limits.MAX_GROUP_SIZE, message.group, f"group of {at}")
+    check_size("MAX_DEDUP_ID_SIZE", limits.MAX_DEDUP_ID_SIZE, message.dedup_id, f"deduplication id of {at}")
+    if message.dedup_window_ms and not message.dedup_id:
+        raise InvalidArgument(f"{at}: a deduplication window needs an id")
+    at_most("MAX_DEDUP_WINDOW", limits.MAX_DEDUP_WINDOW, message.dedup_window_ms, f"deduplication window of {at}")
+    at_most("MAX_RETENTION", limits.MAX_RETENTION, message.ttl_ms, f"ttl of {at}")
+    if message.headers:
+        check_size("MAX_HEADERS_SIZE", limits.MAX_HEADERS_SIZE, message.headers, f"headers of {at}")
+        try:
+            pb.Headers.FromString(message.headers)
+        except DecodeError:
+            raise InvalidArgument(f"{at}: the headers cannot be decoded") from None
+
+
+def _is_plain_ack(verdict: pb.Settle) -> bool:
+    return (
+        verdict.kind == _ACK
+        and len(verdict.message_id) == len(verdict.lease_id) == MESSAGE_ID_SIZE
+        and not verdict.reason
+        and not verdict.HasField("delay_ms")
+    )
 
 
 def _settle(verdict: pb.Settle, at: str) -> None:
-    if verdict.kind not in _SETTLES:
-        raise InvalidArgument(f"{at}: unknown kind {verdict.kind}")
+    kind = verdict.kind
+    if kind not in _SETTLES:
+        raise InvalidArgument(f"{at}: unknown kind {kind}")
+    if kind in _IDLE and verdict.lease_id:
+        raise InvalidArgument(f"{at}: what is cancelled or rescheduled is in nobody's hands, so there is no lease id")
     for name, data in (("message id", verdict.message_id), ("lease id", verdict.lease_id)):
-        if len(data) != MESSAGE_ID_SIZE:
+        if len(data) != MESSAGE_ID_SIZE and not (kind in _IDLE and name == "lease id"):
             raise InvalidArgument(f"{at}: a {name} has {MESSAGE_ID_SIZE} bytes, got {len(data)}")
     if verdict.HasField("delay_ms"):
-        if verdict.kind != _RETRY:
-            raise InvalidArgument(f"{at}: only a retry takes a delay")
-        if verdict.delay_ms > limits.MAX_ENQUEUE_DELAY:
-            raise LimitExceeded("MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY, verdict.delay_ms, f"delay of {at}")
-    size = len(verdict.reason.encode())
-    if size > limits.MAX_REASON_SIZE:
-        raise LimitExceeded("MAX_REASON_SIZE", limits.MAX_REASON_SIZE, size, f"reason of {at}")
+        most = _MOST_DELAY.get(kind)
+        if most is None:
+            raise InvalidArgument(f"{at}: only a retry, an extension or a new time takes a delay")
+        at_most(*most, verdict.delay_ms, f"delay of {at}")
+        if kind == _EXTEND and not verdict.delay_ms:
+            raise InvalidArgument(f"{at}: an extension must be above zero")
+    elif kind == _RESCHEDULE:
+        raise InvalidArgument(f"{at}: a new time needs a delay")
+    if verdict.reason:
+        if kind not in (_RETRY, _REJECT):
+            raise InvalidArgument(f"{at}: only a retry or a rejection takes a reason")
+        check_size("MAX_REASON_SIZE", limits.MAX_REASON_SIZE, verdict.reason, f"reason of {at}")

@@ -46,7 +46,7 @@ def test_what_an_older_member_cannot_apply_is_refused_until_all_are_upgraded() -
     group = pb.WriteGroup(writes=[pb.Write(seq=at, op=write(op).SerializeToString()) for at, op in enumerate(ops)])
     group.writes.add(seq=9, op=write(put(b"a"), touch(b"a")).SerializeToString())
     parts, refused = admit(group, data_version=1)
-    assert [(result.seq, result.outcome) for result in refused] == [(seq, pb.OUTCOME_INVALID) for seq in (1, 3, 9)]
+    assert [(result.seq, result.outcome) for result in refused] == [(seq, pb.OUTCOME_OVERLOADED) for seq in (1, 3, 9)]
     assert all("need data version 2" in result.message and "upgrade" in result.message for result in refused)
     assert [entry.seq for part in parts for entry in part.group.writes] == [0, 2, 4]
     parts, refused = admit(group, data_version=2)

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.store import ApplyResult, Store
@@ -79,16 +80,50 @@ def enqueue(
     delay_ms: int = 0,
     keys: Sequence[bytes] = (),
     backoff: Iterable[int] | None = None,
+    group: str | None = None,
+    dedup_id: bytes = b"",
+    window_ms: int = 0,
+    headers: bytes = b"",
+    ttl_ms: int = 0,
+    topic: str = "",
 ) -> pb.Enqueue:
-    message = pb.Enqueue(queue=queue, payload=payload, delay_ms=delay_ms, keys_if_undelivered=keys)
+    message = pb.Enqueue(
+        queue=queue,
+        payload=payload,
+        delay_ms=delay_ms,
+        keys_if_undelivered=keys,
+        group=group,
+        dedup_id=dedup_id,
+        dedup_window_ms=window_ms,
+        headers=headers,
+        ttl_ms=ttl_ms,
+        topic=topic,
+    )
     if backoff is not None:
         message.backoff.delays_ms.extend(backoff)
         message.backoff.SetInParent()
     return message
 
 
-def settle(delivery: pb.Delivery, kind: pb.SettleKind = pb.SETTLE_KIND_ACK, delay_ms: int | None = None) -> pb.Settle:
-    return pb.Settle(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, delay_ms=delay_ms)
+def settle(
+    delivery: pb.Delivery, kind: pb.SettleKind = pb.SETTLE_KIND_ACK, delay_ms: int | None = None, reason: str = ""
+) -> pb.Settle:
+    return pb.Settle(
+        message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, delay_ms=delay_ms, reason=reason
+    )
+
+
+def cancel(message_id: bytes) -> pb.Settle:
+    return pb.Settle(message_id=message_id, kind=pb.SETTLE_KIND_CANCEL)
+
+
+def reschedule(message_id: bytes, delay_ms: int) -> pb.Settle:
+    return pb.Settle(message_id=message_id, kind=pb.SETTLE_KIND_RESCHEDULE, delay_ms=delay_ms)
+
+
+def each(*verdicts: pb.Settle) -> pb.AtomicWrite:
+    """Settles that are judged independently."""
+    return pb.AtomicWrite(settles=verdicts, each=True)
 
 
 def write(*parts: pb.Check | pb.Mutation | pb.Enqueue | pb.Settle) -> pb.AtomicWrite:
@@ -113,8 +148,8 @@ def group(*writes: pb.AtomicWrite | bytes, session: bytes = b"", first_seq: int 
     return pb.Command(writes=made)
 
 
-def lease(session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1) -> pb.Command:
-    return pb.Command(lease=pb.Lease(queue=queue, session=session, consumer=consumer, count=count))
+def lease(session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1, take: bool = False) -> pb.Command:
+    return pb.Command(lease=pb.Lease(queue=queue, session=session, consumer=consumer, count=count, take=take))
 
 
 def release(*deliveries: pb.Delivery, counts: bool) -> pb.Command:
@@ -139,6 +174,47 @@ def sweep(limit: int = 1_000) -> pb.Command:
 
 def init_cluster(stamp_base: int = 0) -> pb.Command:
     return pb.Command(init_cluster=pb.InitCluster(cluster_id=CLUSTER_ID, stamp_base=stamp_base))
+
+
+def define(queue: str, **policy: Any) -> pb.Command:
+    """A queue with a policy, whose fields are those of `pb.QueuePolicy`."""
+    made = pb.QueuePolicy(**policy).SerializeToString(deterministic=True)
+    return pb.Command(define_queue=pb.DefineQueue(name=queue, policy=made))
+
+
+def pause(queue: str, paused: bool = True) -> pb.Command:
+    return pb.Command(pause_queue=pb.PauseQueue(name=queue, paused=paused))
+
+
+def purge(queue: str, *, dead: bool = False, limit: int = 0) -> pb.Command:
+    return pb.Command(purge=pb.Purge(queue=queue, dead=dead, limit=limit))
+
+
+def remove_queue(queue: str, *, limit: int = 0) -> pb.Command:
+    return pb.Command(remove_queue=pb.RemoveQueue(name=queue, limit=limit))
+
+
+def requeue(queue: str, *message_ids: bytes, limit: int = 0, to_origin: bool = False) -> pb.Command:
+    made = pb.Requeue(queue=queue, message_ids=message_ids, limit=limit, to_origin=to_origin)
+    return pb.Command(requeue=made)
+
+
+def define_topic(name: str, retention_ms: int = 0, *, remove: bool = False) -> pb.Command:
+    return pb.Command(define_topic=pb.DefineTopic(name=name, retention_ms=retention_ms, remove=remove))
+
+
+def subscribe(topic: str, queue: str, since_ms: int | None = None, *, remove: bool = False) -> pb.Command:
+    return pb.Command(subscribe=pb.Subscribe(topic=topic, queue=queue, since_ms=since_ms, remove=remove))
+
+
+def define_schedule(name: str, message: pb.Enqueue | None, next_ms: int = 0) -> pb.Command:
+    """None = remove it."""
+    definition = b"" if message is None else pb.Schedule(cron="* * * * *", message=message).SerializeToString()
+    return pb.Command(define_schedule=pb.DefineSchedule(name=name, definition=definition, next_ms=next_ms))
+
+
+def tick(name: str, tick_ms: int, next_ms: int, *, skip: bool = False) -> pb.Command:
+    return pb.Command(tick=pb.Tick(schedule=name, tick_ms=tick_ms, next_ms=next_ms, skip=skip))
 
 
 def batch(*commands: pb.Command, data_version: int = 1) -> bytes:
@@ -184,6 +260,26 @@ class Replica:
         result = self.apply(lease(session, queue=queue, consumer=consumer, count=count))
         return [grant.delivery for grant in result.granted]
 
+    def info(self, message_id: bytes) -> pb.MessageInfo | None:
+        with self.store.snapshot() as snapshot:
+            return snapshot.message_info(message_id, self.now_ms)
+
+    def queue(self, name: str) -> pb.QueueInfo:
+        with self.store.snapshot() as snapshot:
+            found, _ = snapshot.queue_infos("", b"", 1, name)
+        return found[0] if found else pb.QueueInfo()
+
+    def peek(self, queue: str, kind: pb.PeekKind = pb.PEEK_KIND_UNSPECIFIED) -> list[pb.MessageInfo]:
+        """All pages of it."""
+        found: list[pb.MessageInfo] = []
+        after = b""
+        with self.store.snapshot() as snapshot:
+            while True:
+                page, after = snapshot.peek(queue, kind, after, 1_000, self.now_ms)
+                found += page
+                if not after:
+                    return found
+
     def get(self, key: bytes) -> tuple[int, bytes] | None:
         """Encoding and value."""
         entry = self.entry(key)
@@ -207,6 +303,11 @@ class Replica:
     def replay(self, log: Iterable[tuple[int, int, bytes]]) -> None:
         for index, time_ms, payload in log:
             self.store.apply_now(index, time_ms, payload)
+
+    def scrub(self) -> None:
+        """Everything fits together: rows, indexes, counters, hash."""
+        for _ in self.store.scrub(1_000):
+            pass
 
     def check_hash(self) -> None:
         assert self.store.recompute_hash() == self.store.state_hash()

@@ -14,6 +14,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import SWEEP_LIMIT
 from kvorum_node.store import DATA_VERSION, Store, StoreFault, history
 from kvorum_node.store.commits import execute
+from kvorum_node.store.queues import deaths, policies, timers, topics
 from kvorum_raft.seams import StateMachine
 from tests.unit.store.harness import (
     CLUSTER_ID,
@@ -74,7 +75,7 @@ def test_an_entry_out_of_order_is_a_fault(replica: Replica, index: int) -> None:
 
 def test_newer_apply_semantics_are_a_fault(replica: Replica) -> None:
     payload = batch(group(write(put(b"a"))), data_version=DATA_VERSION + 1)
-    with pytest.raises(StoreFault, match=r"entry 2 needs data version 3; this version of kvorum knows 2: upgrade"):
+    with pytest.raises(StoreFault, match=r"entry 2 needs data version 4; this version of kvorum knows 3: upgrade"):
         replica.store.apply_now(2, START_MS, payload)
     assert replica.store.applied_index == 1
 
@@ -258,13 +259,21 @@ def test_a_closed_store_says_so(replica: Replica) -> None:
 
 def test_constants_of_apply_belong_to_the_data_version() -> None:
     """Replicas of two versions must apply one entry alike: who changes one of these needs a new DATA_VERSION."""
-    assert DATA_VERSION == 2
+    assert DATA_VERSION == 3
     assert (limits.MAX_WRITE_KEY_SIZE, limits.MAX_VALUE_SIZE, limits.MAX_QUEUE_NAME_SIZE) == (2_048, 65_536, 256)
     assert (limits.SESSION_WINDOW, limits.MAX_SESSIONS) == (4_096, 100_000)
     assert (limits.SWEEP_LIMIT, limits.MAX_CREDITS) == (1_000, 1_000)
     assert (limits.MAX_DELETED_RANGE_KEYS, limits.MAX_READ_KEY_SIZE) == (1_000, 2_049)
     assert limits.DEFAULT_BACKOFF == (100, 1_000, 5_000, 30_000, 60_000)
     assert (limits.MAX_HISTORY_SIZE, limits.MAX_HISTORY_ROWS) == (64 << 20, 1 << 18)
+    assert (limits.MAX_GROUP_SIZE, limits.MAX_DEDUP_ID_SIZE, limits.MAX_HEADERS_SIZE) == (128, 128, 4_096)
+    assert (limits.MAX_FAILURES, limits.MAX_QUEUES, limits.QUEUE_CHUNK) == (10, 100_000, 256)
+    assert (limits.MAX_REASON_SIZE, limits.DEFAULT_LEASE) == (1_024, 30_000)
+    assert (limits.MAX_TOPICS, limits.MAX_SUBSCRIPTIONS, limits.MAX_COPIES) == (10_000, 256, 10_000)
+    assert (limits.MAX_TOPIC_SIZE, limits.MAX_TOPIC_MESSAGES, limits.MAX_SCHEDULES) == (64 << 20, 100_000, 10_000)
+    assert (deaths.WRITTEN_AT_ONCE, deaths.MOVED_AT_ONCE, topics.MAX_COPIED_SIZE) == (4 << 20, 4 << 20, 32 << 20)
+    assert (topics._TRIMMED_BY_PUBLISH, topics._TRIMMED_BY_SWEEP, topics._FILLED_AT_ONCE) == (4, 256, 4 << 20)
+    assert (topics._FILL_PAUSE, timers._COPIED_AT_ONCE, policies.EXPONENTIAL_ATTEMPTS) == (1_000, 16, 20)
     assert (history._ROW_SIZE, history._STEPS, history._BYTES_FOR_STEP) == (8_000, 16, 256)
 
 

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum_node.store import records
-from kvorum_node.store.records import Message, Payload, Refusal, State, StoredResult
+from kvorum_node.store.queues import formats
+from kvorum_node.store.queues.formats import Failure, Message, Origin, Payload, Subscription, Topic
+from kvorum_node.store.records import Refusal, State, StoredResult
 
 U16, U32, U64 = st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
 REFUSALS: st.SearchStrategy[Refusal] = st.tuples(
@@ -26,7 +28,7 @@ def test_results(results: list[StoredResult]) -> None:
 STATE = (U64, U64, st.integers(0, records.HASH_MASK), U64, U64, U64, U64)
 
 
-@given(st.builds(State, *STATE, st.just(0), st.just(0), st.just(b"")))
+@given(st.tuples(*STATE).map(lambda parts: State(*parts)))
 def test_a_state_without_history_is_what_older_versions_write(state: State) -> None:
     row = records.pack_state(state)
     assert records.unpack_state(row) == state
@@ -34,41 +36,122 @@ def test_a_state_without_history_is_what_older_versions_write(state: State) -> N
     assert len(row) == 66
 
 
-@given(st.builds(State, *STATE, U64, U64, st.binary(min_size=10, max_size=10)))
+@given(st.tuples(*STATE, U64, U64, st.binary(min_size=10, max_size=10)).map(lambda parts: State(*parts)))
 def test_state(state: State) -> None:
     row = records.pack_state(state)
     assert records.unpack_state(row) == state
     assert records.state_format(row) == records.HISTORY_FORMAT == 3
 
 
-KEYS = st.lists(st.binary(max_size=30), max_size=4).map(tuple)
-
-
-@given(st.builds(Payload, U64, st.lists(U32, max_size=5).map(tuple), KEYS, st.binary(max_size=50)))
-def test_payload(payload: Payload) -> None:
-    assert records.unpack_payload(records.pack_payload(payload)) == payload
-
-
-NAMES, LEASE_IDS = st.binary(max_size=256), st.binary(min_size=12, max_size=12)
-READY = st.tuples(NAMES, U64, U32).map(lambda parts: Message(*parts))
-LEASED = st.tuples(NAMES, U64, U32, LEASE_IDS, U64, st.binary(max_size=10)).map(lambda parts: Message(*parts))
-
-
-@given(READY | LEASED)
-def test_message(message: Message) -> None:
-    assert records.unpack_message(records.pack_message(message)) == message
-    assert len(records.ready_key(bytes(12), message)) <= 511
-
-
-@given(U64, U64, st.binary(max_size=20))
-def test_session(ack_below: int, opened_at_ms: int, client: bytes) -> None:
-    assert records.unpack_session(records.pack_session(ack_below, opened_at_ms, client)) == (
-        ack_below,
-        opened_at_ms,
-        client,
+@given(
+    st.tuples(*STATE, U64, U64, st.binary(min_size=10, max_size=10), st.just(True), U64, U64, U64).map(
+        lambda parts: State(*parts)
     )
+)
+def test_a_state_with_queues(state: State) -> None:
+    row = records.pack_state(state)
+    assert records.unpack_state(row) == state
+    assert records.state_format(row) == records.QUEUE_FORMAT == 4
 
 
-@given(st.binary(min_size=16, max_size=16), U64)
-def test_cluster(cluster_id: bytes, base: int) -> None:
-    assert records.unpack_cluster(records.pack_cluster(cluster_id, base)) == (cluster_id, base)
+@given(st.lists(st.tuples(U16, st.binary(min_size=12, max_size=12)), max_size=5))
+def test_duplicates(duplicates: list[tuple[int, bytes]]) -> None:
+    assert list(records.unpack_duplicates(records.pack_duplicates(duplicates))) == duplicates
+
+
+KEYS = st.lists(st.binary(max_size=30), max_size=4).map(tuple)
+STEPS = st.lists(U32, max_size=5).map(tuple)
+IDS = st.binary(min_size=12, max_size=12)
+
+
+@given(st.tuples(st.integers(0, (1 << 56) - 1), STEPS, KEYS, st.binary(max_size=50)).map(lambda parts: Payload(*parts)))
+def test_a_payload_of_older_versions(payload: Payload) -> None:
+    row = formats.pack_old_payload(payload)
+    assert formats.unpack_payload(row) == payload
+    assert not formats.has_ties(row)
+    assert not formats.expires(row)
+    assert formats.plain_payload(row) is None
+
+
+PAYLOADS = st.builds(
+    Payload,
+    U64,
+    st.none() | STEPS,
+    KEYS,
+    st.binary(max_size=50),
+    st.none() | st.binary(max_size=128),
+    st.booleans(),
+    st.binary(max_size=128),
+    st.just(False),
+    U64,
+    st.binary(max_size=50),
+    st.none() | st.builds(Origin, st.binary(max_size=256), IDS, U64, U64, U32),
+)
+
+
+@given(PAYLOADS, st.booleans())
+def test_payload(payload: Payload, until_done: bool) -> None:
+    payload = payload._replace(until_done=until_done and bool(payload.dedup_id))
+    row = formats.pack_payload(payload)
+    assert formats.unpack_payload(row) == payload
+    assert formats.expires(row) == bool(payload.expires_ms)
+    assert formats.has_ties(row) == bool(
+        payload.group is not None or payload.own_group or payload.until_done or payload.expires_ms or payload.origin
+    )
+    plain = formats.plain_payload(row)
+    if plain is not None:
+        assert payload == Payload(plain[0], None, (), plain[1])
+
+
+@given(U64, st.binary(max_size=50))
+def test_a_plain_payload(enqueued_at_ms: int, data: bytes) -> None:
+    row = formats.pack_plain_payload(enqueued_at_ms, data)
+    assert row == formats.pack_payload(Payload(enqueued_at_ms, None, (), data))
+    assert formats.plain_payload(row) == (enqueued_at_ms, data)
+
+
+NAMES = st.binary(max_size=256)
+READY = st.tuples(NAMES, U64, U32).map(lambda parts: Message(*parts))
+LEASED = st.tuples(NAMES, U64, U32, IDS, U64, st.binary(max_size=10)).map(
+    lambda parts: Message(*parts)._replace(state=formats.LEASED_STATE)
+)
+OTHER = st.tuples(NAMES, U64, U32, st.sampled_from((formats.WAITING_STATE, formats.DYING_STATE))).map(
+    lambda parts: Message(*parts[:3], state=parts[3])
+)
+DEAD = st.tuples(NAMES, U64, U32, IDS).map(lambda parts: Message(*parts[:3], state=formats.DEAD_STATE, place=parts[3]))
+
+
+EXTENDED = st.tuples(LEASED, U64).map(lambda parts: parts[0]._replace(extended_ms=parts[1] * bool(parts[0].lease_id)))
+
+
+@given(READY | LEASED | EXTENDED | OTHER | DEAD)
+def test_message(message: Message) -> None:
+    assert formats.unpack_message(formats.pack_message(message)) == message
+    assert len(formats.index_key(bytes(12), message) or b"") <= 511
+
+
+def test_no_key_is_longer_than_lmdb_takes() -> None:
+    name, group = bytes(256), b"\x80" + bytes(128)
+    assert len(formats.grouped_prefix(name, group)) + 12 <= 511
+    dedup = formats.dedup_key(name, bytes(128))
+    assert len(formats.timer_key(0, formats.DEDUP_TIMER, dedup[1:])) <= 511
+    subscription = formats.subscription_prefix(bytes(10)) + name
+    assert len(formats.timer_key(0, formats.FILL_TIMER, subscription[1:])) <= 511
+
+
+@given(st.lists(st.builds(Failure, U32, U64, st.integers(0, 255), st.binary(max_size=30)), max_size=10))
+def test_failures(failures: list[Failure]) -> None:
+    assert formats.unpack_failures(formats.pack_failures(failures)) == failures
+
+
+@given(
+    NAMES.map(Subscription)
+    | st.tuples(NAMES, st.just(True), U64, st.binary(max_size=31)).map(lambda parts: Subscription(*parts))
+)
+def test_subscription(subscription: Subscription) -> None:
+    assert formats.unpack_subscription(formats.pack_subscription(subscription)) == subscription
+
+
+@given(st.builds(Topic, st.binary(min_size=10, max_size=10), U64, U64, U64, U64, U32, U32))
+def test_topic(topic: Topic) -> None:
+    assert formats.unpack_topic(formats.pack_topic(topic)) == topic

@@ -155,7 +155,7 @@ def test_limits_are_named(parts: list[Part], limit: str, got: int) -> None:
         (pb.Settle(message_id=bytes(12), lease_id=bytes(12)), "settle 0: unknown kind 0"),
         (pb.Settle(message_id=b"x", lease_id=bytes(12), kind=pb.SETTLE_KIND_ACK), "a message id has 12 bytes, got 1"),
         (pb.Settle(message_id=bytes(12), kind=pb.SETTLE_KIND_ACK), "a lease id has 12 bytes, got 0"),
-        (settle(HELD, pb.SETTLE_KIND_ACK, 5), "only a retry takes a delay"),
+        (settle(HELD, pb.SETTLE_KIND_ACK, 5), "only a retry, an extension or a new time takes a delay"),
     ],
 )
 def test_what_can_never_be_right(part: Part, text: str | None) -> None:

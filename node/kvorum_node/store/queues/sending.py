@@ -1,0 +1,126 @@
+"""Messages that come: enqueues of commits, copies of topics, ticks of schedules."""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.limits import (
+    DEFAULT_BACKOFF,
+    MAX_DEDUP_ID_SIZE,
+    MAX_GROUP_SIZE,
+    MAX_HEADERS_SIZE,
+    MAX_QUEUE_NAME_SIZE,
+    MAX_WRITE_KEY_SIZE,
+)
+
+from ..errors import Refused
+from ..records import MAX_DURATION, MAX_NUMBER
+from . import dedup, messages
+from .formats import Payload
+from .policies import Policy, policy_of
+from .tallies import DUPLICATES, MESSAGES
+
+if TYPE_CHECKING:
+    from ..entry import Entry
+
+_INVALID: Final = int(pb.OUTCOME_INVALID)
+_QUEUE_FULL: Final = int(pb.OUTCOME_QUEUE_FULL)
+_DUPLICATE: Final = ((DUPLICATES, 1),)
+
+
+class Taken(NamedTuple):
+    """What became of a message that was to be taken."""
+
+    message_id: bytes
+    duplicate: bool = False
+    """It was not taken, and this one has its deduplication id."""
+
+
+def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> None:
+    """Add a message, the `number`th of the commit `stamp`; raises Refused with nothing changed."""
+    check(message)
+    queue = message.queue.encode()
+    message_id = stamp + number.to_bytes(2, "big")
+    if entry.tallies is None:
+        backoff = tuple(message.backoff.delays_ms) if message.HasField("backoff") else DEFAULT_BACKOFF
+        payload = Payload(entry.time_ms, backoff, tuple(message.keys_if_undelivered), message.payload)
+        messages.add(entry, message_id, queue, payload, entry.time_ms + message.delay_ms)
+        return
+    taken = take_in(entry, message, queue, message_id)
+    if taken.duplicate:
+        entry.duplicates.append((number, taken.message_id))
+
+
+def check(message: pb.Enqueue) -> None:
+    """Raise Refused if the formats cannot hold the message."""
+    backoff, keys = message.backoff.delays_ms, message.keys_if_undelivered
+    if (
+        len(message.queue.encode()) > MAX_QUEUE_NAME_SIZE
+        or message.delay_ms > MAX_DURATION
+        or max(len(backoff), len(keys)) > MAX_NUMBER
+        or message.ttl_ms > MAX_DURATION
+        or message.dedup_window_ms > MAX_DURATION
+        or len(message.dedup_id) > MAX_DEDUP_ID_SIZE
+        or len(message.headers) > MAX_HEADERS_SIZE
+        or len(message.group.encode()) > MAX_GROUP_SIZE
+    ):
+        raise Refused(_INVALID, "an enqueue is beyond the limits")
+    if not all(0 < len(key) <= MAX_WRITE_KEY_SIZE for key in keys):
+        raise Refused(_INVALID, "a key is empty or too long")
+
+
+def take_in(
+    entry: "Entry", message: pb.Enqueue, queue: bytes, message_id: bytes, *, headers: bytes = b"", bounded: bool = True
+) -> Taken:
+    """Put a message that was checked into a queue, unless the queue remembers its deduplication id. `headers` come
+    behind its own. Raises Refused with nothing changed if it is `bounded` and the queue is full."""
+    tallies = entry.tallies
+    if tallies is None:
+        raise AssertionError("named queues begin with data version 3")
+    policy = policy_of(entry, queue)
+    dedup_id = message.dedup_id
+    if dedup_id:
+        holder = dedup.holder(entry, queue, dedup_id)
+        if holder is not None:
+            tallies.add(queue, _DUPLICATE)
+            return Taken(holder, duplicate=True)
+    if bounded:
+        counts = tallies.admit(queue)
+        if policy.max_backlog is not None and counts[MESSAGES] >= policy.max_backlog:
+            raise Refused(
+                _QUEUE_FULL,
+                f"queue {queue.decode()!r} holds {counts[MESSAGES]:,} messages, and its policy allows"
+                f" {policy.max_backlog:,} (max_backlog): wait until some are done",
+            )
+    due_ms = entry.time_ms + message.delay_ms
+    payload = _payload(entry, message, policy, message.headers + headers)
+    if payload is None:
+        messages.add_plain(entry, message_id, queue, message.payload, due_ms)
+        return Taken(message_id)
+    if dedup_id:
+        dedup.remember(entry, queue, dedup_id, message_id, message.dedup_window_ms)
+    messages.add(entry, message_id, queue, payload, due_ms)
+    return Taken(message_id)
+
+
+def _payload(entry: "Entry", message: pb.Enqueue, policy: Policy, headers: bytes) -> Payload | None:
+    """None = there is nothing but the payload itself."""
+    group = message.group.encode() if message.HasField("group") else None
+    own_group = policy.ordered and group is None
+    backoff = tuple(message.backoff.delays_ms) if message.HasField("backoff") else None
+    keys = tuple(message.keys_if_undelivered)
+    ttl_ms = message.ttl_ms or policy.retention_ms
+    dedup_id = message.dedup_id
+    if not (own_group or keys or headers or ttl_ms or dedup_id) and group is None and backoff is None:
+        return None
+    return Payload(
+        enqueued_at_ms=entry.time_ms,
+        backoff=backoff,
+        undelivered_keys=keys,
+        payload=message.payload,
+        group=group,
+        own_group=own_group,
+        dedup_id=dedup_id,
+        until_done=bool(dedup_id) and not message.dedup_window_ms,
+        expires_ms=entry.time_ms + ttl_ms if ttl_ms else 0,
+        headers=headers,
+    )
