@@ -16,6 +16,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -142,6 +143,7 @@ class EmbeddedBackend:
         self._inline_reads = 0
         self._consumers = 0
         self._lists: set[asyncio.Future[pb.ReadResult]] = set()
+        self._calls: set[asyncio.Future[pb.QueueReply]] = set()
         self._watchers: set[asyncio.Event] = set()
         self._readers: set[RangeReader] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -152,6 +154,9 @@ class EmbeddedBackend:
         await service.start()
         service.connected(SESSION)
         # Leases that are still in the state were those of a process that is gone for certain: no need to wait for them.
+        complete: asyncio.Future[None] = self._loop.create_future()
+        service.delivery.when_complete(partial(complete.set_result, None))
+        await complete
         if service.delivery.lapse(SESSION):
             await self._commands_done()
         if not self._store.cluster_id:
@@ -249,14 +254,44 @@ class EmbeddedBackend:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[errors.KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> EmbeddedConsumer:
+        """See `Backend.consume`."""
         self._check_open()
         check_queue_name(queue)
         if not 1 <= credits <= limits.MAX_CREDITS:
             raise errors.LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, credits)
         self._consumers += 1
-        request = pb.StartConsumer(id=self._consumers, queue=queue, credits=credits, concurrency=concurrency)
+        request = pb.StartConsumer(
+            id=self._consumers, queue=queue, credits=credits, concurrency=concurrency, take=take, expiring=expiring
+        )
         return EmbeddedConsumer(self._service, self._service.delivery.start_consumer(SESSION, request, deliver))
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        """See `Backend.queue_call`."""
+        self._check_open()
+        future: asyncio.Future[pb.QueueReply] = self._loop.create_future()
+        under_way = self._service.calls.submit(call, partial(_resolve, future))
+        self._calls.add(future)
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await future
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"not done within {timeout:g} s; it may be done in part") from None
+        finally:
+            self._calls.discard(future)
+            under_way.cancel()
+        if reply.status == pb.READ_STATUS_OK:
+            return reply
+        self._check_open()
+        if reply.status == pb.READ_STATUS_INVALID:
+            raise errors.InvalidArgument(reply.message)
+        if reply.status == pb.READ_STATUS_OVERLOADED:
+            raise (errors.NoSpace if reply.message == self._no_space() else errors.Overloaded)(reply.message)
+        if reply.message and reply.message == self._service.lists.damage:
+            raise errors.DatabaseCorrupt(reply.message)
+        raise errors.Unavailable(reply.message)
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         self._check_open()
@@ -370,6 +405,9 @@ class EmbeddedBackend:
         for future in self._lists:
             if not future.done():
                 future.set_exception(errors.Closed("this database was closed", outcome=None))
+        for call in self._calls:
+            if not call.done():
+                call.set_exception(errors.Closed("this database was closed", outcome=None))
         for wake in self._watchers:
             wake.set()
         for reader in self._readers:
@@ -408,7 +446,7 @@ def _expire(promise: _Promise, timeout: float) -> None:
         promise.set_exception(errors.OutcomeUnknown(f"not durable within {timeout:g} s; it may still become so"))
 
 
-def _resolve(future: "asyncio.Future[pb.ReadResult]", answer: pb.ReadResult) -> None:
+def _resolve(future: "asyncio.Future[Any]", answer: Any) -> None:
     if not future.done():
         future.set_result(answer)
 

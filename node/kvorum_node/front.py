@@ -161,10 +161,25 @@ class Front:
         concurrency: int,
         deliver: Callable[[pb.Delivery], None],
         failed: Callable[[errors.KvorumError], None] | None = None,
+        take: bool = False,
+        expiring: bool = False,
     ) -> Consumer:
         """See `Backend.consume`; `failed` as in the cluster's client."""
         client = await self._opened(CONNECT_TIMEOUT)
-        return await client.consume(queue, credits=credits, concurrency=concurrency, deliver=deliver, failed=failed)
+        return await client.consume(
+            queue,
+            credits=credits,
+            concurrency=concurrency,
+            deliver=deliver,
+            failed=failed,
+            take=take,
+            expiring=expiring,
+        )
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        """See `Backend.queue_call`."""
+        client = await self._opened(timeout)
+        return await client.queue_call(call, timeout=timeout)
 
     async def status(self, *, timeout: float) -> pb.StatusResponse:
         """See `Backend.status`."""

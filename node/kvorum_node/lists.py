@@ -7,7 +7,8 @@ Between slices a list waits, with its snapshot open, until its taker asks for mo
 holds one snapshot and no rows. A snapshot that has been held for too long is given up (LMDB cannot reuse pages while
 it lives) and the reader told to resume.
 
-The thread touches nothing but snapshots and the job in its hands; everything else happens on the loop.
+The thread touches nothing but snapshots and the job in its hands; everything else happens on the loop. Whatever else
+reads much of the state (`aside`) has its turn in the same line.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 
@@ -36,11 +38,58 @@ MAX_AGE = 10.0
 """Seconds that a list may hold its snapshot."""
 
 
-class ListJob:
-    """One read with ranges.
+class Slice(Protocol):
+    """What one step of a job has read."""
 
-    `taker` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
+    @property
+    def more(self) -> bool:
+        """Further slices follow."""
+        ...
+
+
+class ReadJob:
+    """Something to be read by slices. Subclasses read, one slice for each `step`.
+
+    `deliver` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
     """
+
+    def __init__(self, reader: "ListReader") -> None:
+        self._reader = reader
+        self.snapshot: Snapshot | None = None
+        self.opened_at = 0.0
+        self.idle = False
+        """Its taker's turn; neither queued nor in the thread's hands."""
+        self.cancelled = False
+        self.too_old = False
+
+    def resume(self) -> None:
+        self._reader.resume(self)
+
+    def cancel(self) -> None:
+        """Nothing more comes."""
+        self._reader.cancel(self)
+
+    def step(self, store: Store) -> Slice:
+        """In the thread: the next slice. Raises StoreFault."""
+        raise NotImplementedError
+
+    def failed(self, problem: str) -> Slice:
+        """In the thread: the last slice of a job that the state cannot be read for."""
+        raise NotImplementedError
+
+    def deliver(self, part: Any) -> None:
+        """On the loop: a slice is there."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """In the thread, or when it has ended: close the snapshot."""
+        if self.snapshot is not None:
+            self.snapshot.close()
+            self.snapshot = None
+
+
+class ListJob(ReadJob):
+    """One read with ranges; `taker` gets its slices."""
 
     def __init__(
         self,
@@ -49,27 +98,20 @@ class ListJob:
         taker: "Callable[[ListJob, pb.ReadResult], None]",
         time_ms: int = 0,
     ) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self.read = read
         self.taker = taker
         self._time_ms = time_ms
         """The cluster's time when the list was asked for, if it matters."""
-        self.snapshot: Snapshot | None = None
-        self.opened_at = 0.0
-        self.idle = False
-        """Its taker's turn; neither queued nor in the thread's hands."""
-        self.cancelled = False
-        self.too_old = False
         self._position = 0
         self._rows: Iterator[tuple[bytes, bytes]] | None = None
         self._counted: Iterator[bytes] | None = None
 
-    def resume(self) -> None:
-        self._reader.resume(self)
+    def failed(self, problem: str) -> pb.ReadResult:
+        return pb.ReadResult(id=self.read.id, status=pb.READ_STATUS_NO_LEADER, message=problem)
 
-    def cancel(self) -> None:
-        """Nothing more comes."""
-        self._reader.cancel(self)
+    def deliver(self, part: Any) -> None:
+        self.taker(self, part)
 
     def step(self, store: Store) -> pb.ReadResult:
         """In the thread: the next slice."""
@@ -125,11 +167,8 @@ class ListJob:
         return True
 
     def release(self) -> None:
-        """In the thread, or when it has ended: close the snapshot."""
         self._rows = self._counted = None
-        if self.snapshot is not None:
-            self.snapshot.close()
-            self.snapshot = None
+        super().release()
 
 
 class _Budget:
@@ -148,9 +187,9 @@ class ListReader:
     def __init__(self, store: Store, *, max_age: float = MAX_AGE) -> None:
         self._store = store
         self._max_age = max_age
-        self._jobs: queue.SimpleQueue[ListJob | None] = queue.SimpleQueue()
-        self._waiting: deque[ListJob] = deque()
-        self._open: dict[ListJob, None] = {}
+        self._jobs: queue.SimpleQueue[ReadJob | None] = queue.SimpleQueue()
+        self._waiting: deque[ReadJob] = deque()
+        self._open: dict[ReadJob, None] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: Alarm | None = None
@@ -182,21 +221,25 @@ class ListReader:
         self, read: pb.Read, taker: Callable[[ListJob, pb.ReadResult], None], time_ms: int = 0
     ) -> ListJob | None:
         """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is."""
-        if self._stopped or len(self._waiting) >= MAX_WAITING:
-            return None
         job = ListJob(self, read, taker, time_ms)
+        return job if self.begin(job) else None
+
+    def begin(self, job: ReadJob) -> bool:
+        """Take a job; False if too many wait."""
+        if self._stopped or len(self._waiting) >= MAX_WAITING:
+            return False
         if len(self._open) < MAX_OPEN:
             self._begin(job)
         else:
             self._waiting.append(job)
-        return job
+        return True
 
-    def resume(self, job: ListJob) -> None:
+    def resume(self, job: ReadJob) -> None:
         if job.idle and not self._stopped:
             job.idle = False
             self._jobs.put(job)
 
-    def cancel(self, job: ListJob) -> None:
+    def cancel(self, job: ReadJob) -> None:
         job.cancelled = True
         if job in self._open:
             self.resume(job)
@@ -212,7 +255,7 @@ class ListReader:
             "lists_too_old": self._too_old,
         }
 
-    def _begin(self, job: ListJob) -> None:
+    def _begin(self, job: ReadJob) -> None:
         assert self._loop is not None and self._alarm is not None
         job.opened_at = self._loop.time()
         self._open[job] = None
@@ -230,12 +273,12 @@ class ListReader:
                 # The other lists may well be readable: this thread must live on for them.
                 logger.critical("a list cannot be read: %s", fault)
                 self.damage = str(fault)
-                part = pb.ReadResult(id=job.read.id, status=pb.READ_STATUS_NO_LEADER, message=self.damage)
+                part = job.failed(self.damage)
             if not part.more:
                 job.release()
             loop.call_soon_threadsafe(self._stepped, job, part)
 
-    def _stepped(self, job: ListJob, part: pb.ReadResult) -> None:
+    def _stepped(self, job: ReadJob, part: Slice) -> None:
         """On the loop: a slice is there."""
         if self._stopped:
             return
@@ -248,7 +291,7 @@ class ListReader:
             while self._waiting and len(self._open) < MAX_OPEN:
                 self._begin(self._waiting.popleft())
         if not job.cancelled:
-            job.taker(job, part)
+            job.deliver(part)
         elif part.more:
             self.resume(job)
 

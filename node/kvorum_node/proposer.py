@@ -134,10 +134,13 @@ class Proposer:
         bounds: ProposerLimits | None = None,
         companions: Callable[[dict[str, int]], list[Proposal]] | None = None,
         common_data_version: Callable[[], int] | None = None,
+        proved_data_version: Callable[[], int] | None = None,
     ) -> None:
-        """`common_data_version`: the newest semantics that every member can apply; without it those of this node."""
+        """`common_data_version`: the newest semantics that every member can apply, as far as this node has heard;
+        without it those of this node. `proved_data_version`: those that the state has been brought to already."""
         self._consensus = consensus
         self._common_data_version = common_data_version
+        self._proved_data_version = proved_data_version
         self._timers = timers
         self._bounds = bounds or ProposerLimits()
         self._companions = companions
@@ -201,8 +204,11 @@ class Proposer:
     @property
     def data_version(self) -> int:
         """The semantics that an entry proposed now relies on: while a cluster is being upgraded, entries keep to what
-        the oldest member can apply."""
+        the oldest member can apply. A new leader that has not heard of a new member yet need not think that it is an
+        old one: where the state has come to, no older one can have followed."""
         common = DATA_VERSION if self._common_data_version is None else self._common_data_version()
+        if common < DATA_VERSION and self._proved_data_version is not None:
+            common = max(common, self._proved_data_version())
         return max(1, min(DATA_VERSION, common))
 
     def _header(self) -> bytes:

@@ -23,8 +23,11 @@ from .lag import LoopLag
 from .lists import ListReader
 from .proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, write_proposal
 from .queue import Delivery
+from .queue_calls import QueueCalls
+from .queue_rates import QueueRates
 from .range_watches import MAX_WATCHES, Deliver, HasRoom, RangeHub, RangeWatch
 from .reads import Reads
+from .schedules import Ticker
 from .sessions import SessionKeeper
 from .store import Store
 from .sweeper import Sweeper
@@ -83,6 +86,7 @@ class NodeService:
             bounds=settings.proposer,
             companions=self.delivery.companions,
             common_data_version=common_data_version,
+            proved_data_version=lambda: store.proved_version,
         )
         self.delivery.attach(self.proposer)
         self.hub = ChangeHub(store, timers)
@@ -91,6 +95,11 @@ class NodeService:
         self.lists = lists if lists is not None else ListReader(store)
         self.reads = Reads(store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable)
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
+        self.ticker = Ticker(store, consensus, self.proposer, timers)
+        self.rates = QueueRates(self.lists, timers, self.delivery.consumers_of)
+        self.calls = QueueCalls(
+            consensus, self.proposer, self.barrier, self.lists, self.rates, timers, no_space=no_space
+        )
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
         self._timers = timers
@@ -258,6 +267,8 @@ class NodeService:
             self.lists,
             self.reads,
             self.sweeper,
+            self.ticker,
+            self.calls,
             self.sessions,
             self.lag,
         ):
@@ -275,6 +286,7 @@ class NodeService:
             self._time_ahead = ahead
             self.sweeper.time_moved()
             self.delivery.time_moved()
+            self.ticker.time_moved()
         result = applied.result
         if result is not None:
             if result.changed_keys:
@@ -282,8 +294,10 @@ class NodeService:
             self.ranges.applied(applied.index, result.changed_keys)
             if result.earliest_expiry_ms is not None:
                 self.sweeper.expires(result.earliest_expiry_ms)
-            if result.granted or result.ended or result.ready:
+            if result.granted or result.ended or result.ready or result.extended or result.policies_changed:
                 self.delivery.applied(result)
+            if result.schedules_changed:
+                self.ticker.changed()
             if result.closed_sessions:
                 self.sessions.closed(result.closed_sessions)
         self.reads.applied(applied.index)
@@ -291,9 +305,9 @@ class NodeService:
     def _installed(self, index: int) -> None:
         """A snapshot is the state now: what lies between the old one and it was never applied here (rules E1).
 
-        Only a follower installs one. What belongs to an office (sweeper, sessions, leases) begins from the state when
-        the office is taken, so there is nothing in it that could be out of date. Lists go on from the snapshot that
-        they hold.
+        Only a follower installs one. What belongs to an office (sweeper, sessions, leases, ticks) begins from the state
+        when the office is taken, so there is nothing in it that could be out of date. Lists go on from the snapshot
+        that they hold.
         """
         self.hub.installed()
         self.ranges.installed()
@@ -323,7 +337,7 @@ class NodeService:
             return
         self._leading = leading
         logger.info("this node %s", "leads" if leading else "does not lead any more")
-        for part in (self.sweeper, self.sessions, self.delivery):
+        for part in (self.sweeper, self.sessions, self.delivery, self.ticker, self.rates):
             if leading:
                 part.took_office()
             else:

@@ -21,6 +21,7 @@ FRAME_TARGET = 1_048_576
 """Bytes beyond which nothing is loaded from the state into a frame."""
 
 RESULTS, READS, WATCHES, SESSION, DELIVERIES, LEADER = b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x32", b"\x3a"
+QUEUE_REPLIES = b"\x5a"
 _HELLO = b"\x0a"
 
 DeliveryName = tuple[bytes, bytes]
@@ -55,6 +56,11 @@ class Outbox:
         self._error: tuple[str, bool] | None = None
 
     @property
+    def delivery_bytes(self) -> int:
+        """Bytes of the deliveries that wait here themselves."""
+        return self._delivery_bytes
+
+    @property
     def overflows(self) -> bool:
         return self.size > MAX_BYTES
 
@@ -73,7 +79,8 @@ class Outbox:
         self._wake()
 
     def put_delivery(self, delivery: pb.Delivery) -> None:
-        if self._delivery_bytes > FRAME_TARGET:
+        # What was taken cannot be had again; `TakeRoom` bounds how much of it is on its way.
+        if self._delivery_bytes > FRAME_TARGET and not delivery.taken:
             self._deliveries.append((delivery.message_id, delivery.lease_id))
         else:
             message = delivery.SerializeToString()

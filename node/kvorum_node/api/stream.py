@@ -21,13 +21,14 @@ from kvorum_raft.errors import RaftError
 
 from ..admission import refuse_all
 from ..lists import ListJob
-from ..queue import Consumer
+from ..queue import Consumer, TakeRoom
+from ..queue_calls import Call
 from ..range_watches import RangeWatch
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store import check_queue_name
 from ..watches import Watch
-from .outbox import FRAME_TARGET, READS, RESULTS, WATCHES, Outbox
+from .outbox import FRAME_TARGET, QUEUE_REPLIES, READS, RESULTS, WATCHES, Outbox
 
 logger = logging.getLogger("kvorum.api")
 
@@ -36,6 +37,8 @@ MAX_WATCHES = 10_000
 MAX_CONSUMERS = 1_000
 MAX_LISTS = 1_000
 """Lists under way on one stream."""
+MAX_QUEUE_CALLS = 16
+"""Calls about queues under way on one stream; each may bring a megabyte."""
 MAX_SESSION_REQUESTS = 16
 MAX_STALLED_READS = 8_192
 """Reads that may wait for that; a client that asks for more without reading is cut off."""
@@ -75,6 +78,8 @@ class Stream:
         self._ranges: dict[int, RangeWatch] = {}
         self._stalled_ranges: list[RangeWatch] = []
         self._consumers: dict[int, Consumer] = {}
+        self._take_room = TakeRoom(lambda: self._outbox.delivery_bytes)
+        self._calls: set[Call] = set()
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
         self._stalled_reads: list[PendingRead] = []
@@ -118,6 +123,9 @@ class Stream:
         self._stalled_ranges.clear()
         self._service.reads.forget(self._stalled_reads)
         self._stalled_reads = []
+        for call in self._calls:
+            call.cancel()
+        self._calls.clear()
         for job in list(self._lists):
             job.cancel()
         self._lists.clear()
@@ -175,6 +183,11 @@ class Stream:
         if self._stalled_reads:
             reads, self._stalled_reads = self._stalled_reads, []
             self._service.reads.resume(reads)
+        if self._take_room.blocked:
+            self._take_room.blocked = False
+            for consumer in list(self._consumers.values()):
+                if consumer.take:
+                    self._service.delivery.resume(consumer)
         if self._stalled_ranges:
             ranges, self._stalled_ranges = self._stalled_ranges, []
             self._service.ranges.resume(ranges)
@@ -232,6 +245,8 @@ class Stream:
             consumer = self._consumers.pop(number, None)
             if consumer is not None:
                 self._service.delivery.stop_consumer(consumer)
+        for call in frame.queue_calls:
+            self._call(call)
         for report in frame.started:
             self._service.delivery.started(self._session, report.consumer, report.lease_ids)
         if frame.HasField("goodbye"):
@@ -455,8 +470,29 @@ class Stream:
         if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
             raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
         self._consumers[request.id] = self._service.delivery.start_consumer(
-            self._session, request, self._outbox.put_delivery, partial(self._session_expired, self._session)
+            self._session,
+            request,
+            self._outbox.put_delivery,
+            partial(self._session_expired, self._session),
+            self._take_room,
         )
+
+    def _call(self, request: pb.QueueCall) -> None:
+        if len(self._calls) >= MAX_QUEUE_CALLS:
+            message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
+            self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
+            return
+        call = self._service.calls.submit(request, self._reply)
+        if not call.ended:
+            self._calls.add(call)
+
+    def _reply(self, reply: pb.QueueReply) -> None:
+        if self._stop_listening is None:
+            return
+        self._calls = {call for call in self._calls if not call.ended}
+        self._outbox.put(QUEUE_REPLIES, reply.SerializeToString())
+        if reply.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)
 
     def _session_expired(self, session: bytes) -> None:
         """A consumer's session is closed. A client that only listens makes no write that would tell it."""
@@ -494,7 +530,7 @@ def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
 
 def _check_size(frame: pb.ClientFrame) -> None:
     operations = len(frame.writes.writes) + len(frame.reads) + len(frame.watches) + len(frame.stop_watches)
-    operations += len(frame.consumers) + len(frame.stop_consumers) + len(frame.started)
+    operations += len(frame.consumers) + len(frame.stop_consumers) + len(frame.started) + len(frame.queue_calls)
     if operations > limits.MAX_FRAME_OPERATIONS:
         raise ProtocolError(
             f"a frame has at most {limits.MAX_FRAME_OPERATIONS:,} operations (MAX_FRAME_OPERATIONS), got {operations:,}"

@@ -3,6 +3,6 @@ decides when.
 """
 
 from .delivery import Delivery
-from .hands import Consumer
+from .hands import Consumer, TakeRoom
 
-__all__ = ["Consumer", "Delivery"]
+__all__ = ["Consumer", "Delivery", "TakeRoom"]

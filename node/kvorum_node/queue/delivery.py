@@ -7,25 +7,30 @@ entries; and which sessions have a connection.
 
 *Handing out.* An entry that carries enqueues for a queue with waiting credit gets its Lease commands in the same
 entry (`companions`, called by the proposer). Everything else that makes messages ready (a delay that ends, a retry, a
-release, credit that comes back) goes through `_pump`: look up the earliest due message of the queue; ask for leases
-if its time has come, set the line's alarm otherwise. There is no list of messages here, so nothing to keep equal with
-the store and nothing that grows with a backlog.
+release, the head of a group that is done, credit that comes back) goes through `_pump`: look up the earliest due
+message of the queue; ask for leases if its time has come, set the line's alarm otherwise. There is no list of messages
+here, so nothing to keep equal with the store and nothing that grows with a backlog.
 
-*Deadlines.* A lease is renewed as long as its session has a connection, so no lease has a timer of its own: the clock
-runs for *sessions without a connection*, one alarm for each. It is set when the last connection goes and when this
-node takes office (a full period for every leased row, F2), and a returning connection stops it. When it rings, the
-session's leases are released by a log entry.
+*Policies.* A queue that is paused, or has as many messages in hands as its policy allows, is not asked for more: what
+ends that (a lease that ends, a change of policy) comes with an applied entry and pumps. Apply judges the same again.
+
+*At most once.* What a consumer takes is deleted by its `Lease`, so it is in nobody's hands and has no deadline; its
+credit comes back when the client reports that it has begun with it. It exists on the way to the client only, hence
+the bound on what one connection may have under way (`TakeRoom`).
+
+*Deadlines* are the business of `Lapses`.
 
 *Reconnects.* A consumer says what it holds; leases of its in the log that it does not name are pushed again. It must
 ignore those that it knows, because a delivery may cross with the connection's end.
 
-A new leader starts from `store.leases()`; a deposed one forgets everything but the connected consumers.
+A new leader starts from `store.leases()`, which it reads by pages; until it has them all it hands out nothing. A
+deposed one forgets everything but the connected consumers.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -34,68 +39,27 @@ from kvorum_raft.seams import Consensus
 
 from ..proposer import Proposal, Proposer, proposal
 from ..timers import Alarm, Timers
-from .hands import Consumer, Hands, HandsBook, HeldLease, Line, Sink
+from .hands import Consumer, HandsBook, HeldLease, Line, Sink, TakeRoom
+from .lapses import Lapses
+from .releases import RETRY_DELAY, Releases
+from .seams import GrantRow, LeaseRow, QueueResult, QueueStore
 
 logger = logging.getLogger("kvorum.node")
 
-MAX_BURST = 256
+MAX_BURST: Final = 256
 """Leases asked for in one go: with payloads of 100 bytes applying them takes about 3 ms."""
-RELEASE_CHUNK = 256
-"""Leases in one Release command."""
-COOL_DOWN = 0.005
+COOL_DOWN: Final = 0.005
 """Seconds before asking again after nothing was granted although something seemed due."""
-RETRY_DELAY = 0.25
-"""Seconds before a command is proposed again that the proposer had no room for."""
-
-
-class LeaseRow(Protocol):
-    """A leased message as the store lists it."""
-
-    @property
-    def message_id(self) -> bytes: ...
-    @property
-    def lease_id(self) -> bytes: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def session(self) -> bytes: ...
-    @property
-    def consumer(self) -> int: ...
-
-
-class GrantRow(Protocol):
-    """A lease granted by an entry."""
-
-    @property
-    def session(self) -> bytes: ...
-    @property
-    def consumer(self) -> int: ...
-    @property
-    def delivery(self) -> pb.Delivery: ...
-
-
-class QueueResult(Protocol):
-    """What delivery reads of an entry's result."""
-
-    @property
-    def granted(self) -> Sequence[Any]: ...
-    @property
-    def ended(self) -> Sequence[bytes]: ...
-    @property
-    def ready(self) -> dict[str, int]: ...
-
-
-class QueueStore(Protocol):
-    """What delivery reads of the state."""
-
-    def next_due_ms(self, queue: str) -> int | None: ...
-    def leases(self) -> Sequence[Any]: ...
-    def delivery(self, message_id: bytes, lease_id: bytes) -> pb.Delivery | None: ...
-    def session_exists(self, session: bytes) -> bool: ...
+LEASES_PAGE: Final = 512
+"""Leased rows that a new leader reads in one callback."""
+TAKE_VERSION: Final = 3
+"""Data version from which on a Lease may take."""
+UPGRADE_WAIT: Final = 1.0
+"""Seconds until it is looked again whether all members know that version."""
 
 
 class Delivery:
-    """See the module. `lease` is seconds.
+    """See the module. `lease` is seconds: the period of queues whose policy names none.
 
     Call `applied` after every entry, `took_office` and `left_office` with the leadership.
     """
@@ -109,12 +73,15 @@ class Delivery:
         self._lease = lease
         self._proposer: Proposer | None = None
         self._leading = False
+        self._complete = False
+        """All leases are in the book."""
+        self._when_complete: list[Callable[[], None]] = []
         self._lines: dict[str, Line] = {}
-        self._hands = HandsBook()
-        self._leases: dict[bytes, HeldLease] = {}
-        self._connections: dict[bytes, int] = {}
-        self._lapses: dict[bytes, Alarm] = {}
-        self._granted = self._lapsed = self._pushed_again = 0
+        self._book = HandsBook()
+        releases = Releases(self._book, timers, submit=self._submit, leading=lambda: self._leading)
+        self._release = releases.release
+        self._lapses = Lapses(self._book, timers, period=self._period, release=self._release)
+        self._granted = self._taken = self._pushed_again = 0
 
     def attach(self, proposer: Proposer) -> None:
         """Where to propose; the proposer needs `companions` of this object first, hence not in the constructor."""
@@ -124,52 +91,68 @@ class Delivery:
 
     def connected(self, session: bytes) -> None:
         """A connection of the session begins: its leases are renewed from now on."""
-        self._connections[session] = self._connections.get(session, 0) + 1
-        alarm = self._lapses.pop(session, None)
-        if alarm is not None:
-            alarm.cancel()
+        self._lapses.connected(session)
 
     def disconnected(self, session: bytes) -> None:
         """A connection of the session has ended. With the last one its leases begin to lapse."""
-        left = self._connections.get(session, 0) - 1
-        if left > 0:
-            self._connections[session] = left
-            return
-        self._connections.pop(session, None)
-        if self._leading and any(hands.held for hands in self._hands.of_session(session)):
-            self._lapse_later(session)
+        self._lapses.disconnected(session)
 
     def start_consumer(
-        self, session: bytes, request: pb.StartConsumer, sink: Sink, on_expired: Callable[[], None] | None = None
+        self,
+        session: bytes,
+        request: pb.StartConsumer,
+        sink: Sink,
+        on_expired: Callable[[], None] | None = None,
+        take_room: TakeRoom | None = None,
     ) -> Consumer:
         """Deliver to `sink` from now on; `on_expired` is called when nothing can come any more, because the session
-        is closed.
+        is closed. `take_room` bounds what is on its way to a consumer that takes; None: nothing but its credits does.
 
         A consumer of the same number that is still here belongs to a dead connection: it is replaced.
         """
         holder = (session, request.id)
-        before = self._hands.find(holder)
+        before = self._book.find(holder)
         if before is not None and before.consumer is not None:
             self._remove(before.consumer)
-        hands = self._hands.get(holder)  # only now: with its consumer gone, an idle holder was forgotten
-        known = {held.lease_id for held in request.held}
-        concurrency = max(1, request.concurrency)
-        consumer = Consumer(holder, request.queue, request.credits, concurrency, sink, known, hands, on_expired)
+        hands = self._book.get(holder)  # only now: with its consumer gone, an idle holder was forgotten
+        consumer = Consumer(
+            holder,
+            request.queue,
+            request.credits,
+            max(1, request.concurrency),
+            sink,
+            {held.lease_id for held in request.held},
+            hands,
+            on_expired,
+            expiring=request.expiring,
+            take=request.take,
+            take_room=take_room if request.take else None,
+        )
         hands.consumer = consumer
         hands.concurrency = consumer.concurrency
         line = self._lines.get(consumer.queue)
         if line is None:
-            line = Line(consumer.queue, Alarm(self._timers, partial(self._pump, consumer.queue)))
-            self._lines[consumer.queue] = line
-        line.consumers.append(consumer)
+            # Alone it may have all that is there; dealing begins with one for each.
+            alarm = Alarm(self._timers, partial(self._pump, consumer.queue))
+            line = self._lines[consumer.queue] = Line(consumer.queue, alarm, burst=MAX_BURST)
+        else:
+            line.burst = 1
+        line.add(consumer)
         for held in request.held:
             lease = hands.held.get(held.lease_id)
             if lease is not None and held.started:
                 lease.started = True
-        if self._leading:
-            self._push_again(consumer)
-            self._pump(consumer.queue)
+        if self._leading and self._complete:
+            self._take_up(consumer)
         return consumer
+
+    def _take_up(self, consumer: Consumer) -> None:
+        """A consumer is here, and what it holds is known."""
+        if consumer.expiring:
+            for lease in consumer.hands.held.values():
+                self._lapses.expire(lease)
+        self._push_again(consumer)
+        self._pump(consumer.queue)
 
     def stop_consumer(self, consumer: Consumer) -> None:
         """No more messages to this consumer. What it holds stays leased."""
@@ -178,17 +161,25 @@ class Delivery:
 
     def started(self, session: bytes, number: int, lease_ids: Sequence[bytes]) -> None:
         """The handling of these messages begins: losing their holder from now on counts as an attempt."""
-        hands = self._hands.find((session, number))
+        hands = self._book.find((session, number))
         if hands is None:
             return
         for lease_id in lease_ids:
             lease = hands.held.get(lease_id)
             if lease is not None:
                 lease.started = True
+        consumer = hands.consumer
+        if consumer is not None and consumer.taken:
+            consumer.taken.difference_update(lease_ids)
+            self._pump(consumer.queue)
+
+    def resume(self, consumer: Consumer) -> None:
+        """There is room again on the way to a consumer that takes."""
+        self._pump(consumer.queue)
 
     def stop_session(self, session: bytes) -> None:
         """Stop all consumers of a session."""
-        for hands in self._hands.of_session(session):
+        for hands in self._book.of_session(session):
             if hands.consumer is not None:
                 self._remove(hands.consumer)
 
@@ -196,7 +187,7 @@ class Delivery:
         """The session's consumers end in order, their reports are complete: release all at once, counting only
         what was started. Returns how many.
         """
-        leases = [lease for hands in self._hands.of_session(session) for lease in hands.held.values()]
+        leases = [lease for hands in self._book.of_session(session) for lease in hands.held.values()]
         self._release([(lease, lease.started) for lease in leases])
         return len(leases)
 
@@ -204,36 +195,60 @@ class Delivery:
         """The session's holder is known to be lost: release its leases now, counting as rules F2 say. Returns how
         many.
         """
-        leases = [verdict for hands in self._hands.of_session(session) for verdict in hands.verdicts()]
-        if leases:
-            logger.info("releasing %d leases of session %s, whose holder is gone", len(leases), session.hex())
-            self._lapsed += len(leases)
-            self._release(leases)
-        return len(leases)
+        return self._lapses.lapse(session)
+
+    def consumers_of(self, queue: str) -> int:
+        """Consumers of a queue that are connected to this node."""
+        line = self._lines.get(queue)
+        return 0 if line is None else len(line.consumers)
 
     # ---- leadership
 
     def took_office(self) -> None:
         """Start from the state: every leased row gets a full period."""
         self._leading = True
-        for row in self._store.leases():
-            self._hold(HeldLease(row.message_id, row.lease_id, row.queue, (row.session, row.consumer)))
-        for session in self._hands.sessions():
-            if session not in self._connections:
-                self._lapse_later(session)
+        self._complete = False
+        self._load(b"")
+
+    def _load(self, after: bytes) -> None:
+        """Read a page of the leased rows. What is granted or ended meanwhile comes by `applied`."""
+        if not self._leading or self._complete:
+            return
+        rows = self._store.leases(after, LEASES_PAGE)
+        periods: dict[str, float] = {}
+        for row in rows:
+            if row.lease_id in self._book.leases:
+                continue
+            lease = self._hold(row, (row.session, row.consumer), row.lease_ms)
+            period = periods.get(row.queue)
+            if period is None:
+                period = periods[row.queue] = self._period(row.queue)
+            if lease.period > period:
+                lease.until = lease.since + lease.period  # it was extended
+        if len(rows) == LEASES_PAGE:
+            self._timers.call_soon(self._load, rows[-1].message_id)
+            return
+        self._complete = True
+        self._lapses.took_office()
+        callbacks, self._when_complete = self._when_complete, []
+        for callback in callbacks:
+            callback()
         for line in list(self._lines.values()):
             for consumer in list(line.consumers):
-                self._push_again(consumer)
-            self._pump(line.queue)
+                self._take_up(consumer)
+
+    def when_complete(self, callback: Callable[[], None]) -> None:
+        """Call back, once, as soon as this node leads and knows all leases; at once if that is now."""
+        if self._leading and self._complete:
+            callback()
+        else:
+            self._when_complete.append(callback)
 
     def left_office(self) -> None:
         """Forget what only a leader may judge."""
-        self._leading = False
-        self._leases.clear()
-        for alarm in self._lapses.values():
-            alarm.cancel()
-        self._lapses.clear()
-        self._hands.forget_leases()
+        self._leading = self._complete = False
+        self._lapses.left_office()
+        self._book.forget_leases()
         for line in self._lines.values():
             line.alarm.cancel()
             line.burst = 1
@@ -246,14 +261,15 @@ class Delivery:
 
     def companions(self, enqueues: dict[str, int]) -> list[Proposal]:
         """Lease commands to stand in the entry that makes these messages ready."""
-        if not self._leading:
+        if not (self._leading and self._complete):
             return []
         found = []
         for queue, count in enqueues.items():
             line = self._lines.get(queue)
             if line is not None:
                 found += [
-                    self._lease_command(line, consumer, part, asked=False) for consumer, part in line.share(count)
+                    self._lease_command(line, consumer, part, asked=False)
+                    for consumer, part in line.share(min(count, self._allowed(line)))
                 ]
         return found
 
@@ -262,11 +278,16 @@ class Delivery:
         if not self._leading:
             return
         touched = set(result.ready)
+        # Extended first: by this very entry it may have ended as well.
+        for lease_id, extended_ms in result.extended:
+            lease = self._book.leases.get(lease_id)
+            if lease is not None:
+                self._lapses.extended(lease, extended_ms / 1000 if extended_ms else self._period(lease.queue))
         for lease_id in result.ended:
-            lease = self._leases.pop(lease_id, None)
+            lease = self._book.drop(lease_id)
             if lease is not None:
                 touched.add(lease.queue)
-                self._drop(lease)
+                self._lapses.ended(lease)
         unclaimed = []
         for grant in result.granted:
             lease = self._grant(grant)
@@ -274,6 +295,9 @@ class Delivery:
                 unclaimed.append((lease, False))
         if unclaimed:
             self._release(unclaimed)
+        if result.policies_changed:
+            self._lapses.periods_changed(result.policies_changed)
+            touched |= result.policies_changed
         for queue in touched:
             self._pump(queue)
 
@@ -285,9 +309,10 @@ class Delivery:
     def statistics(self) -> dict[str, float]:
         return {
             "queue_consumers": sum(len(line.consumers) for line in self._lines.values()),
-            "queue_leases": len(self._leases),
+            "queue_leases": len(self._book.leases),
             "queue_granted": self._granted,
-            "queue_lapsed": self._lapsed,
+            "queue_taken": self._taken,
+            "queue_lapsed": self._lapses.lapsed,
             "queue_pushed_again": self._pushed_again,
         }
 
@@ -297,24 +322,42 @@ class Delivery:
         """Hand out a new lease. Returns it if its consumer is gone: it was never sent, so it can go back at once."""
         message = grant.delivery
         holder = (grant.session, grant.consumer)
-        if message.lease_id in self._leases:
+        if message.taken:
+            self._hand_over(message, holder)
             return None
-        lease = HeldLease(message.message_id, message.lease_id, message.queue, holder)
-        hands = self._hold(lease)
+        if message.lease_id in self._book.leases:
+            return None
+        lease = self._hold(message, holder, message.lease_ms)
         self._granted += 1
-        consumer = hands.consumer
+        consumer = self._book.get(holder).consumer
         if consumer is None:
             return lease
-        consumer.known.add(lease.lease_id)
-        consumer.sink(message)
+        if consumer.expiring:
+            self._lapses.expire(lease)
+        self._send(consumer, message)
         return None
+
+    def _hand_over(self, message: pb.Delivery, holder: tuple[bytes, int]) -> None:
+        """A message that was taken. If its consumer has gone, so has the message: at most once."""
+        self._taken += 1
+        hands = self._book.find(holder)
+        consumer = None if hands is None else hands.consumer
+        if consumer is not None:
+            consumer.taken.add(message.lease_id)
+            consumer.sink(message)
+
+    def _send(self, consumer: Consumer, message: pb.Delivery) -> None:
+        if not message.lease_ms:
+            message.lease_ms = int(self._lease * 1000)
+        consumer.known.add(message.lease_id)
+        consumer.sink(message)
 
     def _pump(self, queue: str) -> None:
         """Ask for leases if a message is ready and somebody has room for it; otherwise be back when the next one
         is due.
         """
         line = self._lines.get(queue)
-        if line is None or not self._leading or line.asking:
+        if line is None or not (self._leading and self._complete) or line.asking:
             return
         room = line.room()
         if room <= 0:
@@ -329,21 +372,35 @@ class Delivery:
             line.alarm.set(max(wait, 1) / 1000)
             return
         line.alarm.cancel()
-        for consumer, part in line.share(min(room, max(line.burst, len(line.consumers)), MAX_BURST)):
+        count = min(room, max(line.burst, len(line.consumers)), self._allowed(line))
+        for consumer, part in line.share(count):
             self._submit(self._lease_command(line, consumer, part, asked=True))
 
+    def _allowed(self, line: Line) -> int:
+        """Messages that the queue's policy lets be handed out now, at most `MAX_BURST`."""
+        assert self._proposer is not None
+        if line.takers and self._proposer.data_version < TAKE_VERSION:
+            line.alarm.set_no_later(UPGRADE_WAIT)
+            return 0
+        facts = self._store.queue_facts(line.queue)
+        if facts.paused:
+            return 0
+        if not facts.max_in_flight:
+            return MAX_BURST
+        return min(MAX_BURST, max(0, facts.max_in_flight - facts.leased - line.reserved()))
+
     def _lease_command(self, line: Line, consumer: Consumer, count: int, *, asked: bool) -> Proposal:
-        consumer.reserved += count
+        consumer.reserve(count)
         line.asking += asked
         session, number = consumer.holder
-        command = pb.Command(lease=pb.Lease(queue=line.queue, session=session, consumer=number, count=count))
-        return proposal(command, partial(self._leased, line, consumer, count, asked), weight=count)
+        lease = pb.Lease(queue=line.queue, session=session, consumer=number, count=count, take=consumer.take)
+        return proposal(pb.Command(lease=lease), partial(self._leased, line, consumer, count, asked), weight=count)
 
     def _leased(
         self, line: Line, consumer: Consumer, count: int, asked: bool, granted: Any, error: RaftError | None
     ) -> None:
         """A Lease command was applied, or was not."""
-        consumer.reserved -= count
+        consumer.reserve(-count)
         line.asking -= asked
         if error is not None:
             if not isinstance(error, NotLeader):
@@ -355,7 +412,7 @@ class Delivery:
             self._pump(line.queue)
             return
         if asked:
-            line.burst = min(line.burst * 2, MAX_BURST) if granted == count else 1
+            line.burst = min(line.burst * 2, MAX_BURST) if granted == count else max(1, granted)
         if granted or not asked:
             self._pump(line.queue)
         else:
@@ -365,7 +422,7 @@ class Delivery:
         """The session is closed, so apply grants it nothing, and to go on asking would fill the log. Its client was
         away when that happened, or was never let in: it must hear of it, or it would wait for ever.
         """
-        for hands in self._hands.of_session(session):
+        for hands in self._book.of_session(session):
             consumer = hands.consumer
             if consumer is not None:
                 self._remove(consumer)
@@ -378,74 +435,31 @@ class Delivery:
                 continue
             message = self._store.delivery(lease.message_id, lease.lease_id)
             if message is not None:
-                consumer.known.add(lease.lease_id)
                 self._pushed_again += 1
-                consumer.sink(message)
-
-    # ---- taking back
-
-    def _lapse_later(self, session: bytes) -> None:
-        alarm = self._lapses.get(session)
-        if alarm is None:
-            alarm = self._lapses[session] = Alarm(self._timers, partial(self._lapse, session))
-        alarm.set(self._lease)
-
-    def _lapse(self, session: bytes) -> None:
-        """The session had no connection for a whole period."""
-        self._lapses.pop(session, None)
-        if self._leading and session not in self._connections:
-            self.lapse(session)
-
-    def _release(self, leases: Sequence[tuple[HeldLease, bool]]) -> None:
-        waiting = [(lease, counts) for lease, counts in leases if not lease.releasing]
-        for begin in range(0, len(waiting), RELEASE_CHUNK):
-            chunk = waiting[begin : begin + RELEASE_CHUNK]
-            command = pb.Command()
-            for lease, counts in chunk:
-                lease.releasing = True
-                command.release.leases.add(message_id=lease.message_id, lease_id=lease.lease_id, counts=counts)
-            self._submit(proposal(command, partial(self._released, chunk), weight=len(chunk)))
-
-    def _released(self, chunk: Sequence[tuple[HeldLease, bool]], output: Any, error: RaftError | None) -> None:
-        del output
-        if error is None:
-            return
-        for lease, _ in chunk:
-            lease.releasing = False
-        if self._leading and not isinstance(error, NotLeader):
-            self._timers.call_later(RETRY_DELAY, self._release_again, chunk)
-
-    def _release_again(self, chunk: Sequence[tuple[HeldLease, bool]]) -> None:
-        if self._leading:
-            self._release([(lease, counts) for lease, counts in chunk if self._leases.get(lease.lease_id) is lease])
+                self._send(consumer, message)
 
     # ---- bookkeeping
+
+    def _period(self, queue: str) -> float:
+        """Seconds that leases of a queue last, by the policy that it has now."""
+        return self._store.queue_facts(queue).lease_ms / 1000 or self._lease
 
     def _submit(self, item: Proposal) -> None:
         assert self._proposer is not None
         self._proposer.submit(item, urgent=True)
 
-    def _hold(self, lease: HeldLease) -> Hands:
-        self._leases[lease.lease_id] = lease
-        hands = self._hands.get(lease.holder)
-        hands.held[lease.lease_id] = lease
-        return hands
-
-    def _drop(self, lease: HeldLease) -> None:
-        hands = self._hands.find(lease.holder)
-        if hands is None:
-            return
-        hands.held.pop(lease.lease_id, None)
-        if hands.consumer is not None:
-            hands.consumer.known.discard(lease.lease_id)
-        self._hands.drop_if_idle(lease.holder)
+    def _hold(self, row: "LeaseRow | pb.Delivery", holder: tuple[bytes, int], lease_ms: int) -> HeldLease:
+        now = self._timers.time()
+        lease = HeldLease(row.message_id, row.lease_id, row.queue, holder, now, lease_ms / 1000 or self._lease)
+        self._book.hold(lease)
+        return lease
 
     def _remove(self, consumer: Consumer) -> None:
         """Take a consumer out of its line; its hands stay while something is in them."""
         consumer.hands.consumer = None
-        self._hands.drop_if_idle(consumer.holder)
+        self._book.drop_if_idle(consumer.holder)
         line = self._lines[consumer.queue]
-        line.consumers.remove(consumer)
+        line.remove(consumer)
         if not line.consumers:
             line.alarm.cancel()
             del self._lines[consumer.queue]

@@ -4,9 +4,11 @@ Plain memory, no I/O.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
+from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 
 from ..timers import Alarm
@@ -17,18 +19,51 @@ Sink = Callable[[pb.Delivery], None]
 Holder = tuple[bytes, int]
 """A consumer over its reconnects: its session, and its number within it."""
 
+TAKE_BYTES: Final = 8 * 1_048_576
+"""Taken messages that one connection may have on their way to its client: they stand nowhere else any more."""
+_TAKE_WEIGHT: Final = limits.MAX_VALUE_SIZE + limits.MAX_HEADERS_SIZE + 4_096
+"""Bytes of the largest one."""
+
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that stands in the log, as its leader remembers it."""
+    """A lease that stands in the log, as its leader remembers it. Times are seconds of the loop's clock."""
 
     message_id: bytes
     lease_id: bytes
     queue: str
     holder: Holder
+    since: float
+    """When this leader heard of it."""
+    period: float
+    """Seconds that it lasts from then on, or from the last sign of life of its holder."""
+    until: float = 0.0
+    """Not to end before that: it was extended. With `expires`: it ends then."""
+    expires: bool = False
+    """It ends although its holder lives."""
     started: bool = False
     releasing: bool = False
     """A Release of it has been proposed."""
+
+
+class TakeRoom:
+    """What a connection has room for of messages that are deleted as they are handed out. `waiting` tells how many
+    bytes of deliveries it has not sent yet."""
+
+    __slots__ = ("_waiting", "blocked", "reserved")
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self._waiting = waiting
+        self.reserved = 0
+        """Messages asked for."""
+        self.blocked = False
+        """Somebody had credit, and there was no room."""
+
+    def left(self) -> int:
+        """Messages."""
+        left = (TAKE_BYTES - self._waiting()) // _TAKE_WEIGHT - self.reserved
+        self.blocked = left <= 0
+        return max(0, left)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,16 +84,33 @@ class Consumer:
     """Told that its session is closed, so that it gets nothing more."""
     reserved: int = 0
     """Credits bound by Lease commands whose answer is not there yet."""
+    expiring: bool = False
+    """Its leases end although it lives."""
+    take: bool = False
+    """What it gets is deleted as it is handed out."""
+    taken: set[bytes] = field(default_factory=set)
+    """Lease ids of what went out to it that way and was not reported as started."""
+    take_room: TakeRoom | None = None
 
     def room(self, bound: int) -> int:
         """How many more it may get before `bound` are in its hands."""
-        return bound - len(self.hands.held) - self.reserved
+        room = bound - len(self.hands.held) - len(self.taken) - self.reserved
+        if room > 0 and self.take_room is not None:
+            return min(room, self.take_room.left())
+        return room
+
+    def reserve(self, count: int) -> None:
+        """Bind credits, or set them free if `count` is negative."""
+        self.reserved += count
+        if self.take_room is not None:
+            self.take_room.reserved += count
 
 
 @dataclass(slots=True)
 class Hands:
     """The leases of one holder, in the order in which they were granted; they outlive its connection."""
 
+    holder: Holder
     held: dict[bytes, HeldLease] = field(default_factory=dict)
     consumer: Consumer | None = None
     concurrency: int = 1
@@ -75,10 +127,11 @@ class Hands:
 
 
 class HandsBook:
-    """All hands, by session and number: much is asked about one session, and there may be thousands."""
+    """All hands, by session and number, and all leases: much is asked about one session, and there may be thousands."""
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, dict[int, Hands]] = {}
+        self.leases: dict[bytes, HeldLease] = {}
 
     def __len__(self) -> int:
         return sum(len(numbers) for numbers in self._sessions.values())
@@ -88,7 +141,30 @@ class HandsBook:
 
     def get(self, holder: Holder) -> Hands:
         """The holder's hands, new ones if it has none yet."""
-        return self._sessions.setdefault(holder[0], {}).setdefault(holder[1], Hands())
+        numbers = self._sessions.setdefault(holder[0], {})
+        hands = numbers.get(holder[1])
+        if hands is None:
+            hands = numbers[holder[1]] = Hands(holder)
+        return hands
+
+    def hold(self, lease: HeldLease) -> Hands:
+        """A lease has come into its holder's hands."""
+        self.leases[lease.lease_id] = lease
+        hands = self.get(lease.holder)
+        hands.held[lease.lease_id] = lease
+        return hands
+
+    def drop(self, lease_id: bytes) -> HeldLease | None:
+        """A lease has ended. Returns it, if it was known."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is not None:
+            hands = self.find(lease.holder)
+            if hands is not None:
+                hands.held.pop(lease_id, None)
+                if hands.consumer is not None:
+                    hands.consumer.known.discard(lease_id)
+                self.drop_if_idle(lease.holder)
+        return lease
 
     def drop_if_idle(self, holder: Holder) -> None:
         """Forget a holder that has neither leases nor a connected consumer."""
@@ -107,6 +183,7 @@ class HandsBook:
 
     def forget_leases(self) -> None:
         """Empty all hands; connected consumers stay."""
+        self.leases.clear()
         for session, numbers in list(self._sessions.items()):
             for number, hands in list(numbers.items()):
                 hands.held.clear()
@@ -124,9 +201,23 @@ class Line:
     """Lease commands under way because messages were ready (not those that ride with an enqueue)."""
     burst: int = 1
     """How many messages the next asking may take, over all consumers; grows while there are enough."""
+    takers: int = 0
+    """Consumers whose messages are deleted as they are handed out."""
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.takers += consumer.take
+
+    def remove(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        self.takers -= consumer.take
 
     def room(self) -> int:
         return sum(max(0, consumer.room(consumer.credits)) for consumer in self.consumers)
+
+    def reserved(self) -> int:
+        """Messages asked for, whose answer is not there yet."""
+        return sum(consumer.reserved for consumer in self.consumers)
 
     def share(self, count: int) -> list[tuple[Consumer, int]]:
         """Deal up to `count` messages to consumers, one each in turn: first to those who could begin at once,
@@ -153,3 +244,12 @@ class Line:
                         if not count:
                             break
         return list(dealt.values())
+
+
+def verdicts_of(leases: Iterable[HeldLease], hands: Hands, *, lost: bool) -> list[tuple[HeldLease, bool]]:
+    """Some leases of one holder, and whether their end uses up an attempt (rules F2). `lost`: the holder is gone, so
+    the report that it has begun may be lost as well."""
+    chosen = {lease.lease_id for lease in leases}
+    if not lost:
+        return [(lease, lease.started) for lease in hands.held.values() if lease.lease_id in chosen]
+    return [(lease, counts) for lease, counts in hands.verdicts() if lease.lease_id in chosen]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.lists import ListReader, ReadJob
 from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.store import Store
 from kvorum_raft.errors import NotLeader, RaftError, UnknownOutcome
@@ -202,6 +203,41 @@ class FakeConsensus:
             callback(self.machine.applied_index)
 
 
+class InlineLists(ListReader):
+    """The reader of lists with a thread that is none: each slice is a turn of the loop."""
+
+    def __init__(self, store: Store, timers: VirtualTimers) -> None:
+        super().__init__(store)
+        self._turns = timers
+        self.slices = 0
+
+    def start(self) -> None: ...
+
+    def begin(self, job: ReadJob) -> bool:
+        self._open[job] = None
+        self._turns.call_soon(self._slice, job)
+        return True
+
+    def resume(self, job: ReadJob) -> None:
+        if job.idle:
+            job.idle = False
+            self._turns.call_soon(self._slice, job)
+
+    def _slice(self, job: ReadJob) -> None:
+        self.slices += 1
+        part = job.step(self._store)
+        if not part.more:
+            job.release()
+        self._stepped(job, part)
+
+
+class UpToDate:
+    """A barrier before a state that is always up to date; the real one needs a loop."""
+
+    def wait(self, passed: Callable[[RaftError | None], None]) -> None:
+        passed(None)
+
+
 class Node:
     """A service over a real store and a fake consensus, in virtual time."""
 
@@ -209,8 +245,12 @@ class Node:
         self.timers = VirtualTimers()
         self.store = Store.open(folder, durable=False)
         self.consensus = FakeConsensus(self.store, self.timers)
-        self.service = NodeService(self.store, self.consensus, self.timers, ServiceSettings(**settings))
-        self.service._started = True  # no lists, no barrier: those need a loop
+        self.lists = InlineLists(self.store, self.timers)
+        self.service = NodeService(
+            self.store, self.consensus, self.timers, ServiceSettings(**settings), lists=self.lists
+        )
+        self.service.calls._barrier = UpToDate()  # type: ignore[assignment]
+        self.service._started = True
         self.service._leadership(True)
         self.seq = itertools.count(1)
 
@@ -242,10 +282,29 @@ class Node:
         op.enqueues.add(queue=queue, payload=payload, delay_ms=delay_ms, **more)
         self.write(op, settle=settle)
 
-    def settle_message(self, delivery: pb.Delivery, kind: int = pb.SETTLE_KIND_ACK, session: bytes = b"") -> int:
+    def settle_message(
+        self, delivery: pb.Delivery, kind: int = pb.SETTLE_KIND_ACK, session: bytes = b"", **more: Any
+    ) -> int:
         op = pb.AtomicWrite()
-        op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind)
+        op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, **more)
         return self.write(op, session)[0].outcome
+
+    def call(self, **call: Any) -> pb.QueueReply:
+        """Make a call about queues; the answer must come in time."""
+        replies: list[pb.QueueReply] = []
+        self.service.calls.submit(pb.QueueCall(id=next(self.seq), **call), replies.append)
+        self.timers.settle()
+        (reply,) = replies
+        return reply
+
+    def define(self, queue: str = "q", **policy: Any) -> None:
+        reply = self.call(define=pb.DefineQueue(name=queue, policy=pb.QueuePolicy(**policy).SerializeToString()))
+        assert reply.status == pb.READ_STATUS_OK, reply.message
+
+    def queue(self, name: str = "q", **more: Any) -> pb.QueueInfo:
+        """How a queue stands."""
+        reply = self.call(queues=pb.ListQueues(name=name, one=True, **more))
+        return reply.queues[0] if reply.queues else pb.QueueInfo()
 
 
 class Receiver:
@@ -261,12 +320,22 @@ class Receiver:
         credits: int = 10,
         concurrency: int = 1,
         held: Any = (),
+        take: bool = False,
+        expiring: bool = False,
     ) -> None:
         self.node = node
         self.session = session
         self.got: list[pb.Delivery] = []
         self.times: list[float] = []
-        request = pb.StartConsumer(id=number, queue=queue, credits=credits, concurrency=concurrency, held=held)
+        request = pb.StartConsumer(
+            id=number,
+            queue=queue,
+            credits=credits,
+            concurrency=concurrency,
+            held=held,
+            take=take,
+            expiring=expiring,
+        )
         self.consumer = node.service.delivery.start_consumer(session, request, self._take)
         node.timers.settle()
 

@@ -264,14 +264,32 @@ def test_a_touch_to_an_earlier_time_moves_the_alarm(node: Node) -> None:
 
 
 def test_an_older_member_holds_back_what_it_cannot_apply(node: Node) -> None:
-    node.write(set_op())
     common = 1
     node.service.proposer._common_data_version = lambda: common
+    node.write(set_op())
     refused = node.write(touch_op(KEY, 100))
-    assert refused[0].outcome == pb.OUTCOME_INVALID and "need data version 2" in refused[0].message
+    assert refused[0].outcome == pb.OUTCOME_OVERLOADED, "to be repeated: the member may be upgraded next"
+    assert "need data version 2" in refused[0].message
     assert node.write(set_op(OTHER))[0].outcome == pb.OUTCOME_DONE
     common = 2
     assert node.write(touch_op(KEY, 100))[0].outcome == pb.OUTCOME_DONE
+    grouped = pb.AtomicWrite()
+    grouped.enqueues.add(queue="q", payload=b"m", group="g")
+    refused = node.write(grouped)
+    assert refused[0].outcome == pb.OUTCOME_OVERLOADED and "version 3" in refused[0].message
+    define = pb.DefineQueue(name="q", policy=pb.QueuePolicy(lease_ms=1_000).SerializeToString())
+    reply = node.call(define=define)
+    assert reply.status == pb.READ_STATUS_OVERLOADED and "version 3" in reply.message
+    common = 3
+    assert node.write(grouped)[0].outcome == pb.OUTCOME_DONE
+    assert node.call(define=define).status == pb.READ_STATUS_OK
+
+
+def test_a_leader_that_has_not_met_a_member_yet_goes_by_what_the_state_proves(node: Node) -> None:
+    node.define(lease_ms=1_000)
+    node.service.proposer._common_data_version = lambda: 1
+    assert node.write(touch_op(KEY, 100))[0].outcome == pb.OUTCOME_DONE
+    assert node.call(pause=pb.PauseQueue(name="q", paused=True)).status == pb.READ_STATUS_OK
 
 
 # ---- sessions

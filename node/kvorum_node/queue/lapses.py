@@ -1,0 +1,189 @@
+"""When leases end without having been settled; on the leader only (rules F2).
+
+Two kinds of deadline. A lease is renewed as long as its session has a connection, so the usual one has no clock at all:
+the clock runs for *holders without a connection*, from the moment when the last one was lost, or this node took
+office, for as long as the queue's lease says. The leases of a consumer that asked for it *expire*: each has a deadline
+of its own, from its grant, connected or not. Whoever extends a lease moves that deadline; of a lease of the usual kind
+it only says that it shall not end before then.
+
+What has lapsed is ended by a `Release` in the log. Nothing of this is kept over a change of leader: the new one gives
+every leased row a full period.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ..timers import Timers
+from .deadlines import Deadlines
+from .hands import Hands, HandsBook, HeldLease, Holder, verdicts_of
+
+logger = logging.getLogger("kvorum.node")
+
+Verdicts = Sequence[tuple[HeldLease, bool]]
+"""Leases that end, and whether each uses up an attempt of its message."""
+
+
+class Lapses:
+    """`period` gives the seconds that leases of a queue last, `release` ends leases by the log."""
+
+    def __init__(
+        self,
+        book: HandsBook,
+        timers: Timers,
+        *,
+        period: Callable[[str], float],
+        release: Callable[[Verdicts], None],
+    ) -> None:
+        self._book = book
+        self._timers = timers
+        self._period = period
+        self._release = release
+        self._leading = False
+        self._connections: dict[bytes, int] = {}
+        self._lost_at: dict[bytes, float] = {}
+        """Sessions that hold something and have no connection: since when."""
+        self._silent: Deadlines[Holder] = Deadlines(timers, self._look_at_holders)
+        self._expiring: Deadlines[bytes] = Deadlines(timers, self._expired)
+        self.lapsed = 0
+
+    # ---- connections
+
+    def connected(self, session: bytes) -> None:
+        """A connection of the session begins: its leases are renewed from now on."""
+        self._connections[session] = self._connections.get(session, 0) + 1
+        if self._lost_at.pop(session, None) is not None:
+            for hands in self._book.of_session(session):
+                self._silent.cancel(hands.holder)
+
+    def disconnected(self, session: bytes) -> None:
+        """A connection of the session has ended. With the last one its leases begin to lapse."""
+        left = self._connections.get(session, 0) - 1
+        if left > 0:
+            self._connections[session] = left
+            return
+        self._connections.pop(session, None)
+        if self._leading:
+            self._lose(session)
+
+    def _lose(self, session: bytes) -> None:
+        holding = [hands for hands in self._book.of_session(session) if hands.held]
+        if holding:
+            self._lost_at[session] = self._timers.time()
+            for hands in holding:
+                self._watch(hands)
+
+    def _watch(self, hands: Hands) -> None:
+        """Look at a holder without a connection when the first of its leases may have lapsed."""
+        queues = {lease.queue for lease in hands.held.values() if not lease.expires}
+        if queues:
+            self._silent.set(hands.holder, self._lost_at[hands.holder[0]] + min(map(self._period, queues)))
+
+    # ---- leadership
+
+    def took_office(self) -> None:
+        """All leases are in the book, and each gets a full period."""
+        self._leading = True
+        for session in self._book.sessions():
+            if session not in self._connections:
+                self._lose(session)
+
+    def left_office(self) -> None:
+        self._leading = False
+        self._lost_at.clear()
+        self._silent.clear()
+        self._expiring.clear()
+
+    # ---- leases
+
+    def expire(self, lease: HeldLease) -> None:
+        """This lease ends when its period is over, counted from when this leader heard of it, unless it is extended."""
+        if not lease.expires:
+            lease.expires = True
+            lease.until = max(lease.until, lease.since + lease.period)
+            self._expiring.set(lease.lease_id, lease.until)
+
+    def extended(self, lease: HeldLease, seconds: float) -> None:
+        """An entry has extended a lease: it ends so many seconds from now."""
+        lease.until = self._timers.time() + seconds
+        if lease.expires:
+            self._expiring.set(lease.lease_id, lease.until)
+
+    def ended(self, lease: HeldLease) -> None:
+        """A lease has ended, and is in the book no more."""
+        if lease.expires:
+            self._expiring.cancel(lease.lease_id)
+        session = lease.holder[0]
+        if session in self._lost_at:
+            hands = self._book.find(lease.holder)
+            if hands is None or not hands.held:
+                self._silent.cancel(lease.holder)
+                if not any(hands.held for hands in self._book.of_session(session)):
+                    del self._lost_at[session]
+
+    def periods_changed(self, queues: Iterable[str]) -> None:
+        """Policies have changed: what is waiting for the end of a period waits for the end of the new one."""
+        changed = set(queues)
+        for session in self._lost_at:
+            for hands in self._book.of_session(session):
+                if any(lease.queue in changed for lease in hands.held.values()):
+                    self._watch(hands)
+
+    def lapse(self, session: bytes) -> int:
+        """The session's holder is known to be lost: end its leases now. Returns how many."""
+        verdicts = [verdict for hands in self._book.of_session(session) for verdict in hands.verdicts()]
+        self._end(verdicts)
+        return len(verdicts)
+
+    # ---- deadlines
+
+    def _look_at_holders(self, holders: list[Holder]) -> None:
+        now = self._timers.time()
+        for holder in holders:
+            lost_at, hands = self._lost_at.get(holder[0]), self._book.find(holder)
+            if lost_at is None or hands is None:
+                continue
+            due: list[HeldLease] = []
+            later: list[float] = []
+            periods: dict[str, float] = {}
+            for lease in hands.held.values():
+                if lease.expires or lease.releasing:
+                    continue
+                period = periods.get(lease.queue)
+                if period is None:
+                    period = periods[lease.queue] = self._period(lease.queue)
+                end = max(lost_at + period, lease.until)
+                if end <= now:
+                    due.append(lease)
+                else:
+                    later.append(end)
+            if later:
+                self._silent.set(holder, min(later))
+            if due:
+                self._end(verdicts_of(due, hands, lost=True))
+
+    def _expired(self, lease_ids: list[bytes]) -> None:
+        by_holder: dict[Holder, list[HeldLease]] = {}
+        for lease_id in lease_ids:
+            lease = self._book.leases.get(lease_id)
+            if lease is not None:
+                by_holder.setdefault(lease.holder, []).append(lease)
+        verdicts: list[tuple[HeldLease, bool]] = []
+        for holder, leases in by_holder.items():
+            hands = self._book.find(holder)
+            assert hands is not None
+            verdicts += verdicts_of(leases, hands, lost=hands.consumer is None)
+        self._end(verdicts)
+
+    def _end(self, verdicts: Verdicts) -> None:
+        if verdicts:
+            logger.info("%d leases have lapsed", len(verdicts))
+            self.lapsed += len(verdicts)
+            self._release(verdicts)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is remembered."""
+        return not (self._connections or self._lost_at or len(self._silent) or len(self._expiring))
+
+
+__all__ = ["Lapses", "Verdicts"]

@@ -1,0 +1,347 @@
+"""Calls about queues: what they are, what is in them, and changes of them. Answered by the leader only.
+
+Questions wait at the barrier, so that they see everything that was acknowledged before, and are read aside the loop.
+Changes are judged before the log (rules B3), as writes are, and every one of them may be repeated. Whatever may have
+come to nothing because the leader was lost is answered as "no leader": the client asks the next one.
+"""
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Final
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import InvalidArgument
+from kvorum_raft.errors import NoSpace, Overloaded, RaftError
+from kvorum_raft.seams import Consensus
+
+from . import queue_reads
+from .aside import Problem, Work, aside
+from .barrier import Barrier
+from .cron import Cron
+from .lists import ListReader
+from .proposer import Proposer, proposal
+from .queue_jobs import Chunk, Job, QueueJobs
+from .queue_rates import QueueRates
+from .store import Denied, Snapshot, validate_command
+from .timers import Timers
+
+MAX_UNDER_WAY: Final = 256
+"""Calls of all connections."""
+VERSION: Final = 3
+"""Data version with which all this begins."""
+TOO_OLD: Final = (
+    "named queues, topics and recurring messages need data version 3, and a member of this cluster does not know it, or"
+    " has not said yet what it knows: upgrade all nodes, and have each of them running once"
+)
+_GROWS: Final = frozenset(("define", "topic", "subscribe", "schedule", "requeue"))
+"""Changes that make the state grow."""
+
+Reply = Callable[[pb.QueueReply], None]
+
+
+class Call:
+    """A call under way. After `cancel` its answer goes nowhere, and what can be stopped is."""
+
+    __slots__ = ("_calls", "_reply", "ended", "number", "stop")
+
+    def __init__(self, calls: "QueueCalls", number: int, reply: Reply) -> None:
+        self._calls = calls
+        self._reply: Reply | None = reply
+        self.number = number
+        self.ended = False
+        self.stop: Callable[[], None] | None = None
+        """How to stop what works for it."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Nobody waits for the answer any more."""
+        return self._reply is None
+
+    def cancel(self) -> None:
+        """From now on that is so."""
+        self._reply = None
+        if not self.ended and self.stop is not None:
+            self.stop()
+            self.end(pb.QueueReply())
+
+    def end(self, answer: pb.QueueReply) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self.stop = None
+        self._calls.left(self)
+        if self._reply is not None:
+            answer.id = self.number
+            self._reply(answer)
+
+    def fail(self, status: "pb.ReadStatus", message: str) -> None:
+        self.end(pb.QueueReply(status=status, message=message))
+
+
+class QueueCalls:
+    """See the module. `no_space` says why nothing may grow; empty: it may."""
+
+    def __init__(
+        self,
+        consensus: Consensus,
+        proposer: Proposer,
+        barrier: Barrier,
+        lists: ListReader,
+        rates: QueueRates,
+        timers: Timers,
+        *,
+        no_space: Callable[[], str] = str,
+    ) -> None:
+        self._consensus = consensus
+        self._proposer = proposer
+        self._barrier = barrier
+        self._lists = lists
+        self._rates = rates
+        self._no_space = no_space
+        self._jobs = QueueJobs(proposer, timers)
+        self._under_way: set[Call] = set()
+        self._served = 0
+
+    def submit(self, request: pb.QueueCall, reply: Reply) -> Call:
+        """Take a call; `reply` is called once, possibly before this returns."""
+        call = Call(self, request.id, reply)
+        if len(self._under_way) >= MAX_UNDER_WAY:
+            call.fail(pb.READ_STATUS_OVERLOADED, "too many calls about queues are under way")
+            return call
+        self._under_way.add(call)
+        kind = request.WhichOneof("call")
+        if kind is None:
+            call.fail(pb.READ_STATUS_INVALID, "a call about queues of a kind that this node does not know")
+        elif not self._consensus.is_leader:
+            call.fail(pb.READ_STATUS_NO_LEADER, "this node does not lead")
+        else:
+            try:
+                self._begin(call, kind, request)
+            except InvalidArgument as error:
+                call.fail(pb.READ_STATUS_INVALID, str(error))
+        return call
+
+    def left(self, call: Call) -> None:
+        """A call has ended."""
+        self._under_way.discard(call)
+        self._served += 1
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            "queue_calls_under_way": len(self._under_way),
+            "queue_calls_served": self._served,
+            **self._jobs.statistics(),
+        }
+
+    def _begin(self, call: Call, kind: str, request: pb.QueueCall) -> None:
+        now_ms = self._consensus.now_ms()
+        if kind == "peek":
+            queue_reads.check_peek(request.peek)
+            self._read(call, queue_reads.peek(request.peek, now_ms), partial(self._tell, call, now_ms))
+        elif kind == "queues":
+            queue_reads.page_size(request.queues.limit)
+            self._read(call, queue_reads.queues(request.queues, now_ms), partial(self._tell, call, now_ms))
+        elif kind == "topics":
+            queue_reads.page_size(request.topics.limit)
+            self._read(call, queue_reads.topics(request.topics), partial(self._tell, call, now_ms))
+        elif kind == "schedules":
+            queue_reads.page_size(request.schedules.limit)
+            self._read(call, queue_reads.schedules(request.schedules), partial(self._tell, call, now_ms))
+        else:
+            self._change(call, kind, request)
+
+    # ---- questions
+
+    def _read(self, call: Call, work: Work[Any], found: Callable[[Any], None]) -> None:
+        """Read something once everything is here that was acknowledged before."""
+        self._barrier.wait(partial(self._passed, call, work, found))
+
+    def _passed(self, call: Call, work: Work[Any], found: Callable[[Any], None], error: RaftError | None) -> None:
+        if error is not None:
+            self._failed(call, error)
+            return
+        if call.is_gone:
+            call.end(pb.QueueReply())
+            return
+        job = aside(self._lists, work, partial(self._read_done, call, found))
+        if job is None:
+            call.fail(pb.READ_STATUS_OVERLOADED, "too many lists wait")
+        else:
+            call.stop = job.cancel
+
+    def _read_done(self, call: Call, found: Callable[[Any], None], result: Any, problem: Problem | None) -> None:
+        call.stop = None
+        if problem is not None:
+            call.fail(problem.status, problem.message)
+        else:
+            found(result)
+
+    def _tell(self, call: Call, now_ms: int, reply: pb.QueueReply) -> None:
+        for info in reply.queues:
+            self._rates.fill(info)
+        reply.status = pb.READ_STATUS_OK
+        reply.time_ms = now_ms
+        call.end(reply)
+
+    # ---- changes
+
+    def _change(self, call: Call, kind: str, request: pb.QueueCall) -> None:
+        command = _command(kind, request)
+        validate_command(command)
+        no_space = self._no_space() if kind in _GROWS else ""
+        if no_space:
+            call.fail(pb.READ_STATUS_OVERLOADED, no_space)
+        elif self._proposer.data_version < VERSION:
+            call.fail(pb.READ_STATUS_OVERLOADED, TOO_OLD)
+        elif kind == "schedule" and request.schedule.definition:
+            first = _first_tick(request.schedule, self._consensus.now_ms())
+            self._read(call, first, partial(self._schedule, call, request.schedule))
+        elif kind in ("define", "pause", "topic", "schedule"):
+            self._propose(call, command)
+        elif kind == "subscribe":
+            self._run(call, request.subscribe.topic, _repeated(command))
+        elif kind == "purge":
+            queue, limit = request.purge.queue, request.purge.limit
+            self._sized(call, queue, "dead" if request.purge.dead else "messages", command, limit)
+        elif kind == "requeue" and request.requeue.message_ids:
+            self._run(call, request.requeue.queue, _ById(request.requeue))
+        elif kind == "requeue":
+            moved = "messages" if request.requeue.to_origin else "dead"
+            self._sized(call, request.requeue.queue, moved, command, request.requeue.limit)
+        else:
+            self._sized(call, request.remove.name, "all", command, 0)
+
+    def _propose(self, call: Call, command: pb.Command) -> None:
+        self._proposer.submit(proposal(command, partial(self._proposed, call)))
+
+    def _proposed(self, call: Call, output: Any, error: RaftError | None) -> None:
+        if error is not None:
+            self._failed(call, error)
+        elif isinstance(output, Denied):
+            call.fail(pb.READ_STATUS_INVALID, output.message)
+        else:
+            count = output if isinstance(output, int) else 0
+            call.end(pb.QueueReply(status=pb.READ_STATUS_OK, count=count, time_ms=self._consensus.now_ms()))
+
+    def _schedule(self, call: Call, definition: pb.DefineSchedule, next_ms: int | None) -> None:
+        """`next_ms`: the first tick; None: it is defined like that already, and stays as it is."""
+        if next_ms is None:
+            self._proposed(call, None, None)
+            return
+        command = pb.DefineSchedule(name=definition.name, definition=definition.definition, next_ms=next_ms)
+        self._propose(call, pb.Command(define_schedule=command))
+
+    def _sized(self, call: Call, queue: str, rows: str, command: pb.Command, limit: int) -> None:
+        """A change of up to `limit` messages, or of as many as there are now."""
+        if limit:
+            self._run(call, queue, _up_to(command, limit))
+        else:
+            self._read(
+                call,
+                queue_reads.size_of(queue, rows),
+                lambda size: self._run(call, queue, _repeated(command) if rows == "all" else _up_to(command, size)),
+            )
+
+    def _run(self, call: Call, queue: str, chunk: Chunk) -> None:
+        if call.is_gone:
+            call.end(pb.QueueReply())
+            return
+        job = Job(queue, chunk, partial(self._ran, call))
+        call.stop = job.cancel
+        self._jobs.run(job)
+
+    def _ran(self, call: Call, touched: int, output: Any, error: RaftError | None) -> None:
+        call.stop = None
+        self._proposed(call, output if isinstance(output, Denied) else touched, error)
+
+    def _failed(self, call: Call, error: RaftError) -> None:
+        if isinstance(error, Overloaded | NoSpace):
+            call.fail(pb.READ_STATUS_OVERLOADED, str(error))
+        else:
+            call.fail(pb.READ_STATUS_NO_LEADER, str(error))
+
+
+def _command(kind: str, request: pb.QueueCall) -> pb.Command:
+    """The command of a change. What is the leader's to say is not taken from the caller."""
+    if kind == "define":
+        return pb.Command(define_queue=request.define)
+    if kind == "pause":
+        return pb.Command(pause_queue=request.pause)
+    if kind == "topic":
+        return pb.Command(define_topic=request.topic)
+    if kind == "subscribe":
+        return pb.Command(subscribe=request.subscribe)
+    if kind == "schedule":
+        return pb.Command(
+            define_schedule=pb.DefineSchedule(name=request.schedule.name, definition=request.schedule.definition)
+        )
+    if kind == "purge":
+        return pb.Command(purge=request.purge)
+    if kind == "requeue":
+        return pb.Command(requeue=request.requeue)
+    return pb.Command(remove_queue=request.remove)
+
+
+def _with_limit(command: pb.Command, limit: int) -> pb.Command:
+    chunk = pb.Command()
+    chunk.CopyFrom(command)
+    kind = command.WhichOneof("command")
+    if kind in ("purge", "requeue", "remove_queue"):
+        getattr(chunk, kind).limit = limit
+    return chunk
+
+
+def _repeated(command: pb.Command) -> Chunk:
+    """Until nothing is left."""
+    chunk = _with_limit(command, limits.QUEUE_CHUNK)
+    return lambda touched, progress: chunk if progress else None
+
+
+def _up_to(command: pb.Command, most: int) -> Chunk:
+    """Until nothing is left, or so many messages are done."""
+
+    def next_chunk(touched: int, progress: bool) -> pb.Command | None:
+        left = min(most - touched, limits.QUEUE_CHUNK)
+        return _with_limit(command, left) if progress and left > 0 else None
+
+    return next_chunk
+
+
+class _ById:
+    """Dead letters that were named, in chunks; each is repeated while it moves something, since what one command may
+    move is bounded in bytes as well."""
+
+    def __init__(self, requeue: pb.Requeue) -> None:
+        self._requeue = requeue
+        self._position = 0
+
+    def __call__(self, touched: int, progress: bool) -> pb.Command | None:
+        if not progress:
+            self._position += limits.QUEUE_CHUNK
+        ids = self._requeue.message_ids[self._position : self._position + limits.QUEUE_CHUNK]
+        if not ids:
+            return None
+        requeue = pb.Requeue(
+            queue=self._requeue.queue, message_ids=ids, limit=len(ids), to_origin=self._requeue.to_origin
+        )
+        return pb.Command(requeue=requeue)
+
+
+def _first_tick(call: pb.DefineSchedule, now_ms: int) -> Work[int | None]:
+    """The first tick of a schedule; None if it stands there with this definition already. In the thread of the lists,
+    since to find that an expression never matches takes a while."""
+
+    def work(snapshot: Snapshot) -> Generator[None, None, int | None]:
+        yield from ()
+        schedule = pb.Schedule.FromString(call.definition)
+        cron = Cron(schedule.cron, schedule.time_zone)
+        before = snapshot.schedule_info(call.name)
+        if before is not None and before.definition == call.definition:
+            return None
+        first = cron.next(now_ms)
+        if first is None:
+            raise InvalidArgument(f"{schedule.cron!r} names no moment of the next 50 years")
+        return first
+
+    return work

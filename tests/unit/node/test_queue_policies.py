@@ -1,0 +1,400 @@
+"""Delivery by the policies of queues: leases of their own, expiring ones, bounds, pauses, at most once, groups."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from tests.unit.node.harness import Node, Receiver
+
+EXTEND = pb.SETTLE_KIND_EXTEND
+RETRY = pb.SETTLE_KIND_RETRY
+
+
+# ---- deadlines
+
+
+def test_each_queue_has_its_lease(node: Node) -> None:
+    node.define("short", lease_ms=1_000)
+    node.define("long", lease_ms=60_000)
+    session = node.open_session()
+    lost = [Receiver(node, session, number=number, queue=queue) for number, queue in enumerate(("short", "long", ""))]
+    for queue in ("short", "long", ""):
+        node.enqueue(b"m", queue=queue)
+    assert [[delivery.lease_ms for delivery in receiver.got] for receiver in lost] == [[1_000], [60_000], [30_000]]
+    died = node.timers.time()
+    for receiver in lost:
+        node.service.delivery.stop_consumer(receiver.consumer)
+    node.service.disconnected(session)
+    other = node.open_session()
+    others = [Receiver(node, other, number=number, queue=queue) for number, queue in enumerate(("short", "long", ""))]
+    node.timers.advance(120)
+    for receiver, lease in zip(others, (1.0, 60.0, 30.0), strict=True):
+        (at,) = receiver.times
+        assert lease <= at - died <= lease + 0.1  # rules F2: lease + 1 s
+
+
+def test_p79_the_lease_of_the_node_holds_where_a_queue_names_none(make_node: Callable[..., Node]) -> None:
+    """P79: a crashed worker's jobs come back after hours → kill −9 → ≤ lease + 1 s by default."""
+    node = make_node(lease=2.0)
+    lost, other = (Receiver(node, node.open_session()) for _ in range(2))
+    for _ in range(4):
+        node.enqueue()
+    assert [delivery.lease_ms for delivery in lost.got] == [2_000, 2_000]
+    lost.die()
+    died = node.timers.time()
+    node.timers.advance(3)
+    assert len(other.got) == 4 and 2.0 <= other.times[-1] - died <= 3.0
+
+
+def test_p83_a_dead_worker_of_a_queue_gives_back_to_that_queue(node: Node) -> None:
+    """P83: worker for queue 1 only, dead worker of queue 2 → queue 2 job returns to queue 2; nothing older than
+    lease × 2 stays leased."""
+    node.define("one", lease_ms=1_000)
+    node.define("two", lease_ms=1_000)
+    one = Receiver(node, node.open_session(), queue="one")
+    two = Receiver(node, node.open_session(), queue="two")
+    node.enqueue(b"long work", queue="two")
+    two.die()
+    node.timers.advance(2)
+    assert one.got == [] and node.store.leases() == []
+    again = Receiver(node, node.open_session(), queue="two")
+    assert again.payloads == [b"long work"]
+
+
+def test_a_change_of_the_lease_acts_at_once(node: Node) -> None:
+    node.define(lease_ms=3_600_000)
+    lost = Receiver(node, node.open_session())
+    node.enqueue(b"stuck")
+    lost.die()
+    other = Receiver(node, node.open_session())
+    node.timers.advance(100)
+    assert other.got == []
+    node.define(lease_ms=2_000)
+    node.timers.advance(0.1)
+    assert other.payloads == [b"stuck"]
+    node.define(lease_ms=1_000)
+    other.die()
+    node.define(lease_ms=50_000)
+    last = Receiver(node, node.open_session())
+    node.timers.advance(49)
+    assert last.got == []
+    node.timers.advance(2)
+    assert last.payloads == [b"stuck"]
+
+
+def test_p62_attempts_are_counted_over_crashes_and_end_with_the_dead_letters(node: Node) -> None:
+    """P62: crash the consumer 6 times, max 5 → attempts 1…5 then DLQ."""
+    node.define(lease_ms=1_000, max_attempts=5)
+    node.enqueue(b"poison")
+    attempts = []
+    for _ in range(6):
+        victim = Receiver(node, node.open_session())
+        for delivery in victim.got:
+            attempts.append(delivery.attempt)
+            victim.started(delivery)
+        victim.die()
+        node.timers.advance(2)
+    assert attempts == [1, 2, 3, 4, 5]
+    info = node.queue()
+    assert (info.messages, info.dead, info.lost) == (0, 1, 5)
+
+
+def test_p88_a_killed_workers_message_is_listed_as_leased_and_comes_again_with_its_history(node: Node) -> None:
+    """P88: kill −9 worker; look in CLI → listed as leased → redelivered, with history."""
+    node.define(lease_ms=5_000)
+    session = node.open_session()
+    victim = Receiver(node, session)
+    node.enqueue(b"running")
+    victim.started(victim.got[0])
+    victim.die()
+    (info,) = node.call(peek=pb.Peek(queue="q", kind=pb.PEEK_KIND_LEASED)).messages
+    assert (info.state, info.attempt, info.session) == (pb.MESSAGE_STATE_LEASED, 1, session)
+    node.timers.advance(6)
+    (info,) = node.call(peek=pb.Peek(queue="q")).messages
+    assert info.state == pb.MESSAGE_STATE_READY
+    assert [(failure.attempt, failure.kind) for failure in info.failures] == [(1, pb.FAILURE_KIND_LOST)]
+    assert Receiver(node, node.open_session()).got[0].attempt == 2
+
+
+# ---- expiring leases
+
+
+def test_an_expiring_lease_ends_although_its_consumer_lives(node: Node) -> None:
+    node.define(lease_ms=2_000)
+    slow = Receiver(node, node.open_session(), expiring=True)
+    node.enqueue(b"slow")
+    slow.started(slow.got[0])
+    other = Receiver(node, node.open_session(), number=2)
+    node.timers.advance(1.9)
+    assert other.got == []
+    node.timers.advance(0.2)
+    (again,) = [delivery for receiver in (slow, other) for delivery in receiver.got if delivery.attempt == 2]
+    assert again.payload == b"slow"
+    assert node.settle_message(slow.got[0]) == pb.OUTCOME_STALE_LEASE
+
+
+def test_one_that_was_not_started_gets_its_attempt_back(node: Node) -> None:
+    node.define(lease_ms=1_000)
+    holder = Receiver(node, node.open_session(), expiring=True, credits=2)
+    node.enqueue(b"a", settle=False)
+    node.enqueue(b"b")
+    holder.started(holder.got[0])
+    node.service.delivery.stop_consumer(holder.consumer)  # its session lives on
+    other = Receiver(node, node.open_session(), number=5)
+    node.timers.advance(1.1)
+    # The consumer is gone, so the report of the first ones may have been lost: `concurrency` is 1.
+    assert {delivery.payload: delivery.attempt for delivery in other.got} == {b"a": 2, b"b": 1}
+
+
+def test_an_extended_lease_ends_when_it_was_extended_to(node: Node) -> None:
+    node.define(lease_ms=2_000)
+    session = node.open_session()
+    worker = Receiver(node, session, expiring=True, credits=1)
+    node.enqueue(b"long")
+    other = Receiver(node, node.open_session(), number=2)
+    for _ in range(10):
+        node.timers.advance(1.5)
+        assert node.settle_message(worker.got[0], EXTEND) == pb.OUTCOME_DONE
+    assert node.settle_message(worker.got[0], EXTEND, delay_ms=60_000) == pb.OUTCOME_DONE
+    node.timers.advance(59)
+    assert other.got == [] and len(worker.got) == 1
+    assert node.settle_message(worker.got[0], EXTEND, delay_ms=500) == pb.OUTCOME_DONE
+    node.timers.advance(0.6)
+    assert len(other.got) + len(worker.got) == 2
+    assert node.settle_message(worker.got[0], EXTEND) == pb.OUTCOME_STALE_LEASE
+
+
+def test_an_extension_outlasts_a_lost_connection(node: Node) -> None:
+    node.define(lease_ms=1_000)
+    worker = Receiver(node, node.open_session())
+    node.enqueue(b"x")
+    assert node.settle_message(worker.got[0], EXTEND, delay_ms=10_000) == pb.OUTCOME_DONE
+    worker.die()
+    other = Receiver(node, node.open_session())
+    node.timers.advance(9.8)
+    assert other.got == []
+    node.timers.advance(0.5)
+    assert other.payloads == [b"x"]
+
+
+def test_a_new_leader_gives_an_expiring_lease_a_full_period(node: Node) -> None:
+    node.define(lease_ms=2_000)
+    session = node.open_session()
+    worker = Receiver(node, session, expiring=True)
+    node.enqueue(b"x")
+    node.timers.advance(1.5)
+    node.consensus.depose()
+    node.timers.advance(30)
+    node.consensus.elect()
+    took_office = node.timers.time()
+    held = [pb.HeldLease(message_id=worker.got[0].message_id, lease_id=worker.got[0].lease_id, started=True)]
+    again = Receiver(node, session, expiring=True, held=held)
+    node.timers.advance(10)
+    assert [delivery.attempt for delivery in again.got[:1]] == [2]
+    assert 2.0 <= again.times[0] - took_office <= 2.1
+
+
+def test_a_hundred_thousand_expiring_leases_are_not_a_hundred_thousand_timers(node: Node) -> None:
+    lapses = node.service.delivery._lapses
+    book = node.service.delivery._book
+    from kvorum_node.queue.hands import HeldLease
+
+    timers = len(node.timers._heap)
+    for number in range(100_000):
+        lease = HeldLease(b"m%011d" % number, b"l%011d" % number, "q", (b"s", number % 1_000), 0.0, 30.0)
+        book.hold(lease)
+        lapses.expire(lease)
+    assert len(node.timers._heap) <= timers + 1
+    node.timers._heap.clear()
+
+
+# ---- bounds and pauses
+
+
+def test_no_more_in_flight_than_the_policy_says(node: Node) -> None:
+    node.define(max_in_flight=3)
+    receivers = [Receiver(node, node.open_session(), credits=10) for _ in range(2)]
+    for number in range(10):
+        node.enqueue(b"%d" % number)
+    done: set[bytes] = set()
+    for round_ in range(10):
+        assert node.queue().leased == min(3, 10 - round_)
+        waiting = [delivery for receiver in receivers for delivery in receiver.got if delivery.lease_id not in done]
+        done.add(waiting[0].lease_id)
+        assert node.settle_message(waiting[0]) == pb.OUTCOME_DONE
+    assert len(done) == 10
+
+
+def test_a_bound_that_is_reached_is_not_asked_again(node: Node) -> None:
+    node.define(max_in_flight=1)
+    receiver = Receiver(node, node.open_session(), credits=10)
+    for _ in range(3):
+        node.enqueue()
+    entries = len(node.consensus.payloads)
+    node.timers.advance(60)
+    assert len(node.consensus.payloads) == entries
+    node.define(max_in_flight=2)
+    assert len(receiver.got) == 2
+    node.define()
+    assert len(receiver.got) == 3
+
+
+def test_a_paused_queue_hands_out_nothing_until_it_goes_on(node: Node) -> None:
+    receiver = Receiver(node, node.open_session())
+    assert node.call(pause=pb.PauseQueue(name="q", paused=True)).status == pb.READ_STATUS_OK
+    for number in range(3):
+        node.enqueue(b"%d" % number)
+    node.enqueue(b"later", delay_ms=5_000)
+    entries = len(node.consensus.payloads)
+    node.timers.advance(60)
+    assert receiver.got == [] and len(node.consensus.payloads) == entries
+    assert node.queue().paused
+    assert node.call(pause=pb.PauseQueue(name="q")).status == pb.READ_STATUS_OK
+    assert receiver.payloads == [b"0", b"1", b"2", b"later"]
+
+
+def test_a_pause_holds_over_a_change_of_leader(node: Node) -> None:
+    receiver = Receiver(node, node.open_session())
+    node.call(pause=pb.PauseQueue(name="q", paused=True))
+    node.enqueue(b"x")
+    node.consensus.depose()
+    node.consensus.elect()
+    node.timers.advance(5)
+    assert receiver.got == []
+    node.call(pause=pb.PauseQueue(name="q"))
+    assert receiver.payloads == [b"x"]
+
+
+# ---- at most once
+
+
+def test_what_is_taken_is_gone_and_its_credit_comes_back_when_it_is_begun_with(node: Node) -> None:
+    taker = Receiver(node, node.open_session(), take=True, credits=2)
+    for number in range(5):
+        node.enqueue(b"%d" % number)
+    assert taker.payloads == [b"0", b"1"]
+    assert all(delivery.taken and delivery.lease_id for delivery in taker.got)
+    assert node.store.leases() == [] and node.queue().messages == 3
+    taker.started(taker.got[0])
+    node.timers.settle()
+    assert taker.payloads == [b"0", b"1", b"2"]
+    taker.started(*taker.got[1:])
+    node.timers.settle()
+    assert taker.payloads == [b"0", b"1", b"2", b"3", b"4"]
+    assert node.queue().done == 5
+
+
+def test_what_was_taken_never_comes_again(make_node: Callable[..., Node]) -> None:
+    node = make_node(lease=1.0)
+    session = node.open_session()
+    taker = Receiver(node, session, take=True)
+    node.enqueue(b"once")
+    assert taker.payloads == [b"once"]
+    taker.die()
+    node.timers.advance(5)
+    node.consensus.depose()
+    node.consensus.elect()
+    node.service.connected(session)
+    again = Receiver(node, session, take=True, credits=1)
+    node.timers.advance(5)
+    assert again.got == []
+    node.enqueue(b"next")
+    assert again.payloads == [b"next"], "what was on the way to the lost connection holds no credit"
+
+
+def test_takers_wait_until_all_members_know_how_to_take(node: Node) -> None:
+    node.service.proposer._common_data_version = lambda: 2
+    taker = Receiver(node, node.open_session(), take=True)
+    node.enqueue(b"x")
+    node.timers.advance(10)
+    assert taker.got == []
+    node.service.proposer._common_data_version = lambda: 3
+    node.timers.advance(1.5)
+    assert taker.payloads == [b"x"]
+
+
+def test_what_is_on_its_way_to_a_taker_is_bounded(node: Node) -> None:
+    from kvorum_node.queue import TakeRoom
+
+    waiting = 0
+    room = TakeRoom(lambda: waiting)
+    got: list[pb.Delivery] = []
+
+    def sink(delivery: pb.Delivery) -> None:
+        nonlocal waiting
+        waiting += delivery.ByteSize()
+        got.append(delivery)
+
+    for _ in range(300):
+        node.enqueue(bytes(60_000), settle=False)
+    node.timers.settle()
+    request = pb.StartConsumer(id=1, queue="q", credits=limits.MAX_CREDITS, take=True)
+    consumer = node.service.delivery.start_consumer(node.open_session(), request, sink, None, room)
+    node.timers.advance(1)
+    assert 50 < len(got) < 150 and waiting < 9 * 1_048_576 and room.blocked
+    assert room.reserved == 0
+    seen = len(got)
+    waiting = 0
+    node.service.delivery.resume(consumer)
+    node.timers.advance(1)
+    assert len(got) > seen
+
+
+# ---- groups
+
+
+def test_the_next_of_a_group_comes_with_the_entry_after_the_acknowledgement(node: Node) -> None:
+    receiver = Receiver(node, node.open_session(), credits=10)
+    for number in range(5):
+        node.enqueue(b"%d" % number, group="g")
+    for number in range(5):
+        assert receiver.payloads == [b"%d" % other for other in range(number + 1)]
+        assert receiver.got[number].group == "g"
+        entries = len(node.consensus.payloads)
+        begun = node.timers.time()
+        node.settle_message(receiver.got[number])
+        assert len(node.consensus.payloads) - entries <= 2
+        if number < 4:
+            assert receiver.times[number + 1] - begun < 0.01
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_stay_in_order_over_crashes_and_leader_changes(make_node: Callable[..., Node], seed: int) -> None:
+    rng = random.Random(seed)
+    node = make_node()
+    node.define(lease_ms=500, max_attempts=1_000, max_in_flight=rng.choice([None, 2]))
+    groups = ["a", "b", "c"]
+    sent = {group: [b"%s%03d" % (group.encode(), number) for number in range(20)] for group in groups}
+    for number in range(20):
+        for group in groups:
+            node.enqueue(sent[group][number], group=group, delay_ms=rng.choice([0, 0, 200]), settle=False)
+    node.timers.settle()
+    done: dict[str, list[bytes]] = {group: [] for group in groups}
+    live: list[Receiver] = []
+    for _ in range(2_000):
+        if all(len(done[group]) == 20 for group in groups):
+            break
+        match rng.randrange(12):
+            case 0 if len(live) < 3:
+                live.append(Receiver(node, node.open_session(), credits=4, expiring=rng.random() < 0.3))
+            case 1 if live:
+                live.pop(rng.randrange(len(live))).die()
+            case 2 if rng.random() < 0.3:
+                node.consensus.depose()
+                node.timers.advance(rng.random())
+                node.consensus.elect()
+            case _ if live:
+                receiver = rng.choice(live)
+                if receiver.got:
+                    delivery = receiver.got.pop(0)
+                    kind = rng.choice([pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_ACK, RETRY])
+                    receiver.started(delivery)
+                    outcome = node.settle_message(delivery, kind, delay_ms=20 if kind == RETRY else None)
+                    if outcome == pb.OUTCOME_DONE and kind == pb.SETTLE_KIND_ACK:
+                        done[delivery.group].append(delivery.payload)
+        node.timers.advance(rng.random() / 10)
+        assert all(len(receiver.got) <= 4 for receiver in live)
+    assert done == sent
