@@ -27,7 +27,14 @@ class HttpPort:
             front,
             Tokens(config.kv_connect_token, open_to_all=config.kv_connect_open),
             self._health,
-            Metrics(Figures(consensus.status, self._figures)),
+            Metrics(
+                Figures(
+                    consensus.status,
+                    self._figures,
+                    queues=lambda: service.rates.newest,
+                    now_ms=consensus.now_ms,
+                )
+            ),
             mode=config.kv_connect_relabel,
             held=config.kv_connect_held_ms / 1000,
         )
