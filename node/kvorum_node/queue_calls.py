@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import InvalidArgument
+from kvorum.errors import InvalidArgument, LimitExceeded
 from kvorum_raft.errors import NoSpace, Overloaded, RaftError
 from kvorum_raft.seams import Consensus
 
@@ -188,7 +188,10 @@ class QueueCalls:
 
     def _change(self, call: Call, kind: str, request: pb.QueueCall) -> None:
         command = _command(kind, request)
-        validate_command(command)
+        if kind == "requeue" and request.requeue.message_ids:
+            _check_by_id(request.requeue)
+        else:
+            validate_command(command)
         no_space = self._no_space() if kind in _GROWS else ""
         if no_space:
             call.fail(pb.READ_STATUS_OVERLOADED, no_space)
@@ -319,13 +322,26 @@ class _ById:
     def __call__(self, touched: int, progress: bool) -> pb.Command | None:
         if not progress:
             self._position += limits.QUEUE_CHUNK
-        ids = self._requeue.message_ids[self._position : self._position + limits.QUEUE_CHUNK]
-        if not ids:
-            return None
-        requeue = pb.Requeue(
-            queue=self._requeue.queue, message_ids=ids, limit=len(ids), to_origin=self._requeue.to_origin
-        )
-        return pb.Command(requeue=requeue)
+        return _chunk_by_id(self._requeue, self._position)
+
+
+def _chunk_by_id(requeue: pb.Requeue, position: int) -> pb.Command | None:
+    ids = requeue.message_ids[position : position + limits.QUEUE_CHUNK]
+    if not ids:
+        return None
+    chunk = pb.Requeue(queue=requeue.queue, message_ids=ids, limit=len(ids), to_origin=requeue.to_origin)
+    return pb.Command(requeue=chunk)
+
+
+def _check_by_id(requeue: pb.Requeue) -> None:
+    """Raises InvalidArgument."""
+    count = len(requeue.message_ids)
+    if count > limits.MAX_PEEK:
+        raise LimitExceeded("MAX_PEEK", limits.MAX_PEEK, count, "messages of one call")
+    for position in range(0, count, limits.QUEUE_CHUNK):
+        chunk = _chunk_by_id(requeue, position)
+        if chunk is not None:
+            validate_command(chunk)
 
 
 def _first_tick(call: pb.DefineSchedule, now_ms: int) -> Work[int | None]:
