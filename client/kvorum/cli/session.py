@@ -145,7 +145,7 @@ def _outcome(action: Awaitable[int | None]) -> int:
         return OK
     except errors.OutcomeUnknown as error:
         fail(UNKNOWN, f"unknown outcome: {error}")
-    except errors.StaleLease as error:
+    except (errors.StaleLease, errors.MessageGone) as error:
         fail(NOT_FOUND, str(error))
     except _UNMENDABLE as error:
         fail(USAGE, str(error))

@@ -22,6 +22,7 @@ from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import ClusterConsumer, Consumers
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.deadlines import Deadlines
+from kvorum.cluster.heartbeat import Heartbeat, Wanted
 from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, UnderWay, closed_read
 from kvorum.cluster.reads import PendingRead, Reads
 from kvorum.cluster.route import Address, Route, name
@@ -56,7 +57,7 @@ class ClusterBackend:
         self._reads = Reads(self._counters)
         self._calls = Calls(self._counters)
         self._watches = Watches(loop)
-        self._consumers = Consumers(self._counters, self._wake, self._give_back)
+        self._consumers = Consumers(self._counters, self._wake, self._give_back, self._keep_leases)
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
         self._call_deadlines: Deadlines[PendingCall] = Deadlines(loop, self._call_expired)
@@ -64,6 +65,12 @@ class ClusterBackend:
         self._closed = False
         rng = rng or random.Random()
         self._route = Route(addresses, loop.time, rng)
+        client_name = f"kvorum-python/{__version__} pid {self._pid}"
+        self._heartbeat = Heartbeat(
+            loop, addresses, client_name=client_name, token=token or "", credentials=credentials
+        )
+        self._heartbeat_fits = connect is Connection
+        """The connections are real ones."""
         self._under_way = UnderWay(self._writes, self._reads, self._calls, self._watches, self._consumers)
         self._keeper = Keeper(
             loop,
@@ -71,10 +78,11 @@ class ClusterBackend:
             self._under_way,
             self._counters,
             rng,
-            client_name=f"kvorum-python/{__version__} pid {self._pid}",
+            client_name=client_name,
             token=token or "",
             credentials=credentials,
             connect=connect,
+            led=self._keep_leases,
         )
 
     async def open(self, timeout: float) -> None:
@@ -238,11 +246,22 @@ class ClusterBackend:
         self._write_deadlines.close()
         self._read_deadlines.close()
         self._call_deadlines.close()
+        self._heartbeat.rest()
         await self._keeper.stop()
+        await self._heartbeat.close()
         if self._returns:
             await asyncio.wait(self._returns)
 
     # ---- small things
+
+    def _keep_leases(self) -> None:
+        """Have the heartbeat hold the session while anything depends on it."""
+        if not self._consumers.leasing or self._closed:
+            self._heartbeat.rest()
+            return
+        leader, session = self._keeper.leading, self._writes.session_id
+        if leader is not None and session and self._heartbeat_fits:
+            self._heartbeat.beat(Wanted(session, leader, self._keeper.cluster_id))
 
     def _wake(self) -> None:
         self._keeper.wake()

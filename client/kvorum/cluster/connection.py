@@ -39,7 +39,7 @@ WRONG_PORT: Final = (
     " + 1; kvorum:// needs the client port)"
 )
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_RECEIVED),
     ("grpc.max_send_message_length", limits.MAX_FRAME_SIZE),
     # Reconnecting is our business. Shared subchannels would make a new channel wait for an old one's back-off.
@@ -121,8 +121,8 @@ class Connection:
 
     def _open_channel(self, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
         if credentials is None:
-            return grpc.aio.insecure_channel(target, options=_OPTIONS)
-        return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(target, options=OPTIONS)
+        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
 
     async def greet(self, hello: pb.Hello, timeout: float) -> pb.ServerFrame:
         """Open the stream and return the node's first frame, which holds its HelloReply. Errors: NodeFailed."""

@@ -92,6 +92,7 @@ class ClusterConsumer:
     def settled(self, lease_id: bytes) -> None:
         """The message's settle was answered: it is no longer in hand."""
         if self.held.pop(lease_id, None) is not None:
+            self._owner.dropped(self)
             self._remembered[lease_id] = None
             if len(self._remembered) > REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
@@ -108,10 +109,20 @@ class ClusterConsumer:
 class Consumers:
     """All consumers of a client.
 
-    `wake` is called when there is something to send, `give_back` with what nobody takes.
+    `wake` is called when there is something to send, `give_back` with what nobody takes, `leasing_changed` when
+    `leasing` has changed.
     """
 
-    def __init__(self, counters: Counters, wake: Callable[[], None], give_back: Callable[[pb.Delivery], None]) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        wake: Callable[[], None],
+        give_back: Callable[[pb.Delivery], None],
+        leasing_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._leasing_changed = leasing_changed
+        self.leasing = 0
+        """Consumers whose leases are renewed as long as this client lives, and messages in their hands."""
         self._counters = counters
         self._wake = wake
         self._give_back = give_back
@@ -140,14 +151,26 @@ class Consumers:
             self, self._last_id, queue, credit, concurrency, deliver, failed, take=take, expiring=expiring
         )
         self._live[consumer.id] = self._to_start[consumer.id] = consumer
+        self._leases(consumer, 1)
         self._wake()
         return consumer
+
+    def _leases(self, consumer: ClusterConsumer, more: int) -> None:
+        if not consumer.take and not consumer.expiring:
+            before, self.leasing = self.leasing, self.leasing + more
+            if not before or not self.leasing:
+                self._leasing_changed()
+
+    def dropped(self, consumer: ClusterConsumer) -> None:
+        """A message is out of a consumer's hands."""
+        self._leases(consumer, -1)
 
     def stop(self, consumer: ClusterConsumer) -> None:
         """No more deliveries to this consumer."""
         consumer.closed = True
         if self._live.pop(consumer.id, None) is None:
             return
+        self._leases(consumer, -1)
         self._to_start.pop(consumer.id, None)
         if consumer.registered:
             self._to_stop.append(consumer.id)
@@ -223,6 +246,7 @@ class Consumers:
                 counters.duplicate_deliveries += 1
                 continue
             consumer.held[lease_id] = Held(delivery.message_id, session)
+            self._leases(consumer, 1)
             counters.deliveries += 1
             if delivery.attempt > 1:
                 counters.redeliveries += 1

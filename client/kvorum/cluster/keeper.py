@@ -100,8 +100,11 @@ class Keeper:
         token: str,
         credentials: grpc.ChannelCredentials | None,
         connect: Callable[..., Connection] = Connection,
+        led: Callable[[], None] = lambda: None,
     ) -> None:
+        """`led` is called when the connected node has come to lead, and when a session was opened."""
         self._connect = connect
+        self._led = led
         self._loop = loop
         self._route = route
         self._under_way = under_way
@@ -153,6 +156,16 @@ class Keeper:
             if first:  # a second one would interrupt the goodbye
                 self._task.cancel()
             await asyncio.wait([self._task])
+
+    @property
+    def leading(self) -> Address | None:
+        """The address of the connected node, if it leads."""
+        return self.connection.address if self.connection is not None and self._leading else None
+
+    @property
+    def cluster_id(self) -> bytes:
+        """Empty before the first connection."""
+        return self._cluster_id
 
     @property
     def stopped(self) -> bool:
@@ -381,6 +394,7 @@ class Keeper:
             self._session_refused = ""
             self._writes.session_opened(session_id)
             self.wake()
+            self._led()
         else:
             self._session_refused = "the node opens no more sessions"
             self._session_timer = self._loop.call_later(MAX_RETRY, self._ask_again)
@@ -404,6 +418,7 @@ class Keeper:
         self.changed.set()
         if self._leading:
             self.wake()
+            self._led()
 
     def _plan_retry(self) -> None:
         """Refused operations go again a little later, unless the connection changes before."""

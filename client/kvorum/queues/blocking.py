@@ -25,7 +25,7 @@ from kvorum.queues.listener import DEFAULT_CONCURRENCY, Listener, Terms, check_h
 from kvorum.queues.outgoing import SendOptions
 from kvorum.queues.policy import Named, PolicyOptions, QueuePolicy
 from kvorum.queues.receiver import Receiver as AsyncReceiver
-from kvorum.queues.receiver import gather, receiver_credits
+from kvorum.queues.receiver import receiver_credits
 from kvorum.queues.threads import HandlerThreads
 
 _LOOK: Final = 0.1
@@ -218,10 +218,9 @@ class Queue:
 
         async def gathered() -> list[Message]:
             most, seconds = await self._queue.batching(max, wait)
-            line = self._desk.line(
-                self._make, queue=self.name, credits=most, concurrency=most, take=at_most_once, expiring=not renew
+            return await self._desk.receive_batch(
+                self._make, queue=self.name, most=most, wait=seconds, take=at_most_once, expiring=not renew
             )
-            return await gather(line, most, seconds)
 
         return Batch(self._background.call(gathered), self._background)
 

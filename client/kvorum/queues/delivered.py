@@ -124,7 +124,7 @@ class Delivered:
 
     @property
     def lease(self) -> str:
-        """24 hex digits, of this delivery alone; empty if there is none (received at most once)."""
+        """24 hex digits, of this delivery alone."""
         return self._delivery.lease_id.hex()
 
     @property

@@ -10,11 +10,15 @@ from kvorum.link import Link
 from kvorum.queues.delivered import Delivered
 from kvorum.queues.intake import Make
 from kvorum.queues.listener import Handler, Listener, Terms
-from kvorum.queues.receiver import Line
+from kvorum.queues.receiver import Line, gather
 from kvorum.queues.requests import Requester
 from kvorum.queues.settling import Settler
 
 M = TypeVar("M", bound=Delivered)
+
+_LINGER: Final = 0.2
+"""Seconds for which the line of a batch waits for the next call. What comes meanwhile may wait as long, although
+another consumer could take it."""
 
 
 class Desk:
@@ -26,6 +30,8 @@ class Desk:
         self.requester: Final = Requester(link, self.settler)
         self._listeners: set[Listener[Any]] = set()
         self._lines: set[Line[Any]] = set()
+        self._idle: dict[tuple[str, int, bool], tuple[Line[Any], asyncio.TimerHandle]] = {}
+        """Lines of calls that are over, and when they are closed."""
 
     async def call(self, timeout: Duration | None = None, **call: Any) -> pb.QueueReply:
         """See `Backend.queue_call`: `call(purge=pb.Purge(…))`."""
@@ -51,6 +57,9 @@ class Desk:
 
     def line(self, make: Make[M], *, queue: str, credits: int, concurrency: int, take: bool, expiring: bool) -> Line[M]:
         """A line of messages, which is closed with the client at the latest."""
+        for kind in [kind for kind in self._idle if kind[0] == queue]:
+            self._idle[kind][1].cancel()
+            self._close_idle(kind)  # or what this one waits for might be there
         line = Line(
             self.link,
             self.settler,
@@ -65,6 +74,33 @@ class Desk:
         self._lines.add(line)
         return line
 
+    async def receive_batch(
+        self, make: Make[M], *, queue: str, most: int, wait: float, take: bool, expiring: bool
+    ) -> list[M]:
+        """Up to `most` messages within `wait` seconds. See `gather`.
+
+        The line stays open for a moment, for the next call of the same kind: to register a consumer takes longer than
+        all else, and a short wait might be over before anything came.
+        """
+        kind = (queue, most, expiring)
+        idle = self._idle.pop(kind, None)
+        if idle is not None:
+            line, alarm = idle
+            alarm.cancel()
+        else:
+            line = self.line(make, queue=queue, credits=most, concurrency=most, take=take, expiring=expiring)
+        messages = await gather(line, most, wait)
+        if take or line.ending or line.intake.problem is not None or kind in self._idle:
+            # What is taken at most once must not come while nobody asks.
+            await asyncio.shield(line.close())
+        else:
+            self._idle[kind] = line, asyncio.get_running_loop().call_later(_LINGER, self._close_idle, kind)
+        return messages
+
+    def _close_idle(self, kind: tuple[str, int, bool]) -> None:
+        line, _ = self._idle.pop(kind)
+        line.close()
+
     def owns(self, task: "asyncio.Task[Any] | None") -> bool:
         """Whether a task is a listener's, that is, whether a handler is calling."""
         return any(listener.owns(task) for listener in self._listeners)
@@ -74,6 +110,9 @@ class Desk:
         listeners = list(self._listeners)
         for listener in listeners:
             listener.stop()
+        for _, alarm in self._idle.values():
+            alarm.cancel()
+        self._idle.clear()
         closing = [line.close() for line in self._lines]
         for listener in listeners:
             await listener.finished()

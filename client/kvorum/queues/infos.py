@@ -57,7 +57,8 @@ class MessageInfo:
     """`ready`; `scheduled`: due later; `waiting`: behind others of its group; `leased`; `dead`."""
     value: Any
     enqueued_at: datetime
-    due_at: datetime
+    due_at: datetime | None
+    """None of a dead one."""
     attempt: int
     """Attempts so far."""
     group: str | None
@@ -156,7 +157,7 @@ def message_info(info: pb.MessageInfo) -> MessageInfo:
         state=_STATES.get(info.state, "unknown"),
         value=value,
         enqueued_at=moment(info.enqueued_at_ms),
-        due_at=moment(info.due_ms),
+        due_at=moment(info.due_ms) if info.due_ms else None,
         attempt=info.attempt,
         group=info.group if info.HasField("group") else None,
         headers=shown_headers(pb.Headers.FromString(info.headers)),

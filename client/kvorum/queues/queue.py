@@ -19,7 +19,7 @@ from kvorum.queues.listener import DEFAULT_CONCURRENCY, Handler, Listener, Terms
 from kvorum.queues.message import Message
 from kvorum.queues.outgoing import SendOptions, outgoing, outgoing_batch, queue_name, size_of
 from kvorum.queues.policy import PolicyOptions, QueuePolicy, policy_message, policy_of
-from kvorum.queues.receiver import Receiver, batch_size, gather, receiver_credits
+from kvorum.queues.receiver import Receiver, batch_size, receiver_credits
 from kvorum.queues.verdicts import cancel_settle, message_id, reschedule_settle
 
 _POLICY_AGE: Final = 5.0
@@ -135,15 +135,16 @@ class Queue:
     ) -> Batch:
         """Up to `max` messages: as soon as so many are there, or what is there when `wait` has passed, maybe none.
 
-        By default the queue's `max_batch` and `max_wait`, else 10 and 5 s. Cancelling returns what had come.
+        By default the queue's `max_batch` and `max_wait`, else 10 and 5 s. Cancelling returns what had come. For a
+        moment after a call (200 ms) this client may be sent more, for the next one; else they go back.
 
         Errors: InvalidArgument, LimitExceeded, Unavailable, WrongCluster, Closed.
         """
         most, seconds = await self.batching(max, wait)
-        line = self._desk.line(
-            Message, queue=self._name, credits=most, concurrency=most, take=at_most_once, expiring=not renew
+        messages = await self._desk.receive_batch(
+            Message, queue=self._name, most=most, wait=seconds, take=at_most_once, expiring=not renew
         )
-        return Batch(await gather(line, most, seconds))
+        return Batch(messages)
 
     async def batching(self, most: int | None, wait: Duration | None) -> tuple[int, float]:
         """Size and seconds of a batch, where they are not given by the policy."""

@@ -199,9 +199,10 @@ def receiver_credits(prefetch: int | None, *, at_most_once: bool) -> int:
 
 
 async def gather(line: Line[M], most: int, wait: float) -> list[M]:
-    """Up to `most` messages: as soon as they are there, or what is there after `wait` seconds. The line is closed.
+    """Up to `most` messages: as soon as they are there, or what is there after `wait` seconds.
 
-    Errors: those of `Backend.consume`, and why no more can come, if nothing came.
+    The line stays open, unless this is cut off: then what came goes back. Errors: those of `Backend.consume`, and why
+    no more can come, if nothing came.
     """
     messages: list[M] = []
     handed_out = False
@@ -222,8 +223,8 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
         handed_out = True
     finally:
         if not handed_out:
-            line.intake.waiting.extend(message._delivery for message in messages)
-        await asyncio.shield(line.close())
+            line.intake.waiting.extendleft(message._delivery for message in reversed(messages))
+            await asyncio.shield(line.close())
     return messages
 
 

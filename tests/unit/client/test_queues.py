@@ -22,7 +22,7 @@ from kvorum.errors import (
     StaleLease,
     Unavailable,
 )
-from kvorum.queues import settling
+from kvorum.queues import desk, settling
 from kvorum.values import decode_payload, encode_payload
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused, stamp
 from tests.unit.client.test_listener import until
@@ -313,7 +313,7 @@ async def test_acks_of_one_turn_travel_together_and_each_gets_its_own_answer(kv:
     for value in range(4):
         consumer.deliver(value)
     batch = await receiving
-    assert batch.values == [0, 1, 2, 3] and consumer.closed and len(consumer.started_leases) == 4
+    assert batch.values == [0, 1, 2, 3] and len(consumer.started_leases) == 4
     backend.answers.append(
         kvorum.backend.WriteOutcome(pb.WriteResult(outcome=pb.OUTCOME_DONE, failed_checks=[1]), stamp(1))
     )
@@ -390,6 +390,32 @@ async def test_a_batch_that_is_cancelled_gives_everything_back(kv: Kv, backend: 
     with pytest.raises(asyncio.CancelledError):
         await receiving
     assert [one.kind for one in backend.settles] == [RETURN] and consumer.closed
+
+
+async def test_what_comes_after_a_batch_is_for_the_next_one_or_goes_back(
+    kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_LINGER", 0.05)
+    mail = kv.queue("mail")
+    assert len(await mail.receive_batch(max=3, wait=1)) == 0
+    (consumer,) = backend.consumers
+    consumer.deliver("late")
+    assert consumer.started_leases == []
+    assert (await kv.queue("mail").receive_batch(max=3, wait=1)).values == ["late"]
+    consumer.deliver("left")
+    assert len(await mail.receive_batch(max=4, wait=1)) == 0  # of another kind: its own line, and the first one goes
+    assert len(backend.consumers) == 2 and consumer.closed
+    assert [one.kind for one in backend.settles] == [RETURN]
+    await until(lambda: backend.consumers[1].closed)
+
+
+async def test_calls_at_the_same_time_have_lines_of_their_own(kv: Kv, backend: FakeBackend) -> None:
+    mail = kv.queue("mail")
+    await asyncio.gather(*(mail.receive_batch(max=3, wait=1) for _ in range(3)))
+    assert len(backend.consumers) == 3
+    assert [one.closed for one in backend.consumers].count(False) == 1
+    await kv.close()
+    assert all(one.closed for one in backend.consumers)
 
 
 async def received(kv: Kv, backend: FakeBackend, **more: Any) -> tuple[kvorum.Message, FakeConsumer]:

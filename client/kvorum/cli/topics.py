@@ -1,0 +1,144 @@
+"""`kvorum topic …`: messages for several queues."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+import kvorum
+from kvorum.cli.queues import parse_headers, shown_duration
+from kvorum.cli.session import (
+    Duration,
+    Options,
+    database_options,
+    echo,
+    print_json,
+    print_table,
+    require_existing,
+    runs,
+)
+
+_NAME: Final = click.argument("name", metavar="TOPIC")
+
+
+@click.group("topic")
+def topic_group() -> None:
+    """Topics: each message is copied to the queues that have subscribed."""
+
+
+@topic_group.command("list")
+@database_options
+@runs
+async def list_command(options: Options) -> int | None:
+    """List the topics and their subscriptions."""
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        topics = await kv.topics()
+    if options.as_json:
+        for topic in topics:
+            print_json(
+                {
+                    "topic": topic.name,
+                    "retention_ms": None if topic.retention is None else topic.retention // timedelta(milliseconds=1),
+                    "queues": list(topic.queues),
+                    "retained": topic.retained,
+                    "retained_bytes": topic.retained_bytes,
+                }
+            )
+        return None
+    print_table(
+        ("Topic", "Queues", "Retention", "Retained", "Bytes"),
+        [
+            (
+                topic.name,
+                ", ".join(topic.queues),
+                "" if topic.retention is None else shown_duration(topic.retention),
+                f"{topic.retained:,}",
+                f"{topic.retained_bytes:,}",
+            )
+            for topic in topics
+        ],
+    )
+    return None
+
+
+@topic_group.command("define")
+@_NAME
+@click.option("--retention", type=Duration(), help="How long messages are kept for subscriptions in the past.")
+@database_options
+@runs
+async def define_command(options: Options, name: str, retention: timedelta | None) -> int | None:
+    """Make a topic, or change it."""
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        await kv.topic(name).define(retention=retention)
+    if options.as_json:
+        print_json({"topic": name})
+    return None
+
+
+@topic_group.command("remove")
+@_NAME
+@database_options
+@runs
+async def remove_command(options: Options, name: str) -> int | None:
+    """Remove a topic with its subscriptions; their queues stay."""
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        await kv.topic(name).remove()
+    if options.as_json:
+        print_json({"topic": name})
+    return None
+
+
+@topic_group.command("subscribe")
+@_NAME
+@click.argument("queue")
+@click.option("--since", type=Duration(), help="Also what was sent in this time before and is retained.")
+@database_options
+@runs
+async def subscribe_command(options: Options, name: str, queue: str, since: timedelta | None) -> int | None:
+    """Let a queue have a copy of each message, and print how many earlier ones it got."""
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        count = await kv.topic(name).subscribe(queue, since=since)
+    if options.as_json:
+        print_json({"count": count})
+    else:
+        echo(count)
+    return None
+
+
+@topic_group.command("unsubscribe")
+@_NAME
+@click.argument("queue")
+@database_options
+@runs
+async def unsubscribe_command(options: Options, name: str, queue: str) -> int | None:
+    """End a subscription; its queue stays."""
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        await kv.topic(name).unsubscribe(queue)
+    if options.as_json:
+        print_json({"topic": name, "queue": queue})
+    return None
+
+
+@topic_group.command("send")
+@_NAME
+@click.argument("value", metavar="MESSAGE")
+@click.option("--delay", type=Duration(), help="Deliver it after this time.")
+@click.option("--group", help="Deliver it in order with the others of this group.")
+@click.option("--dedup-id", metavar="ID", help="Leave it out where the queue remembers this id.")
+@click.option("--ttl", type=Duration(), help="Drop it if it is not done by then.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="Text that goes along; may be repeated.")
+@database_options
+@runs
+async def send_command(options: Options, name: str, value: str, headers: tuple[str, ...], **more: Any) -> int | None:
+    """Send a message, and print the commit's versionstamp."""
+    message = options.value(value)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        done = await kv.topic(name).send(message, headers=parse_headers(headers), **more)
+    if options.as_json:
+        print_json({"versionstamp": done.versionstamp})
+    else:
+        echo(done.versionstamp)
+    return None
