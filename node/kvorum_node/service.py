@@ -162,13 +162,17 @@ class NodeService:
         if refused:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:
+            enqueues = part.enqueues
+            followers = self.delivery.followers(part.group)
+            if followers:
+                enqueues = {**followers, **(enqueues or {})}
             self.proposer.submit(
                 write_proposal(
                     part.data,
                     partial(_written, part.group, answer),
                     commits=part.commits,
                     weight=part.weight,
-                    enqueues=part.enqueues,
+                    enqueues=enqueues,
                 )
             )
 

@@ -11,6 +11,10 @@ release, the head of a group that is done, credit that comes back) goes through 
 message of the queue; ask for leases if its time has come, set the line's alarm otherwise. There is no list of messages
 here, so nothing to keep equal with the store and nothing that grows with a backlog.
 
+*Groups.* An acknowledgement makes the next message of its group ready in the same entry, so its Lease can stand there,
+too, if the consumer has room for one more. Whether a queue is of that kind shows: it is when messages became ready with
+settles of late (`Line.follow`). Then `followers` says so to the proposer, as if they had been enqueued.
+
 *Policies.* A queue that is paused, or has as many messages in hands as its policy allows, is not asked for more: what
 ends that (a lease that ends, a change of policy) comes with an applied entry and pumps. Apply judges the same again.
 
@@ -46,6 +50,10 @@ from .seams import GrantRow, LeaseRow, QueueResult, QueueStore
 
 logger = logging.getLogger("kvorum.node")
 
+MAX_FOLLOW: Final = 8
+"""How often in a row nothing may follow a settle until it is no longer expected."""
+_ENDS: Final = (pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_REJECT)
+"""Settles after which the next message of a group may be ready."""
 MAX_BURST: Final = 256
 """Leases asked for in one go: with payloads of 100 bytes applying them takes about 3 ms."""
 COOL_DOWN: Final = 0.005
@@ -77,6 +85,8 @@ class Delivery:
         """All leases are in the book."""
         self._when_complete: list[Callable[[], None]] = []
         self._lines: dict[str, Line] = {}
+        self._following: set[str] = set()
+        """Queues whose line has `follow`."""
         self._book = HandsBook()
         releases = Releases(self._book, timers, submit=self._submit, leading=lambda: self._leading)
         self._release = releases.release
@@ -273,6 +283,27 @@ class Delivery:
                 ]
         return found
 
+    def followers(self, group: pb.WriteGroup) -> dict[str, int]:
+        """Messages that these writes may make ready by settling those before them, by queue."""
+        found: dict[str, int] = {}
+        if not self._following:
+            return found
+        for write in group.writes:
+            for settle in pb.AtomicWrite.FromString(write.op).settles:
+                lease = self._book.leases.get(settle.lease_id)
+                if lease is not None and lease.queue in self._following and settle.kind in _ENDS:
+                    found[lease.queue] = found.get(lease.queue, 0) + 1
+        return found
+
+    def _learn(self, result: QueueResult, settled: set[str]) -> None:
+        """Which queues have messages that follow on settles."""
+        for queue in settled:
+            due_ms = result.ready.get(queue)
+            line = self._lines.get(queue)
+            if line is not None and due_ms is not None and due_ms <= result.time_ms:
+                line.follow = MAX_FOLLOW
+                self._following.add(queue)
+
     def applied(self, result: QueueResult) -> None:
         """Follow an applied entry."""
         if not self._leading:
@@ -283,11 +314,14 @@ class Delivery:
             lease = self._book.leases.get(lease_id)
             if lease is not None:
                 self._lapses.extended(lease, extended_ms / 1000 if extended_ms else self._period(lease.queue))
+        settled: set[str] = set()
         for lease_id in result.ended:
             lease = self._book.drop(lease_id)
             if lease is not None:
-                touched.add(lease.queue)
+                settled.add(lease.queue)
                 self._lapses.ended(lease)
+        touched |= settled
+        self._learn(result, settled)
         unclaimed = []
         for grant in result.granted:
             lease = self._grant(grant)
@@ -411,6 +445,10 @@ class Delivery:
             self._expire(session)
             self._pump(line.queue)
             return
+        if not granted and not asked and line.follow:
+            line.follow -= 1
+            if not line.follow:
+                self._following.discard(line.queue)
         if asked:
             line.burst = min(line.burst * 2, MAX_BURST) if granted == count else max(1, granted)
         if granted or not asked:
@@ -463,3 +501,4 @@ class Delivery:
         if not line.consumers:
             line.alarm.cancel()
             del self._lines[consumer.queue]
+            self._following.discard(consumer.queue)

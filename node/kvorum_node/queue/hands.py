@@ -201,6 +201,8 @@ class Line:
     """Lease commands under way because messages were ready (not those that ride with an enqueue)."""
     burst: int = 1
     """How many messages the next asking may take, over all consumers; grows while there are enough."""
+    follow: int = 0
+    """How sure it is that a settle makes the next message ready in the same entry, as it does in a group."""
     takers: int = 0
     """Consumers whose messages are deleted as they are handed out."""
 

@@ -84,13 +84,13 @@ async def test_more_leases_than_a_page_go_back_when_it_is_opened_again(tmp_path:
     folder = tmp_path / "app.kv"
     backend = await open_embedded(folder)
     count = 2 * LEASES_PAGE + 100
-    got: list[pb.Delivery] = []
+    got: asyncio.Queue[pb.Delivery] = asyncio.Queue()
     for _ in range(2):
-        await backend.consume("q", credits=1_000, concurrency=1, deliver=got.append)
+        await backend.consume("q", credits=1_000, concurrency=1, deliver=got.put_nowait)
     await asyncio.gather(*[backend.write(enqueue_op(b"x"), timeout=10) for _ in range(count)])
     async with asyncio.timeout(10):
-        while len(got) < count:
-            await asyncio.sleep(0.01)
+        for _ in range(count):
+            await got.get()
     backend._service.delivery.goodbye = lambda session: 0  # type: ignore[method-assign]  # as if it were killed
     await backend.close()
     backend = await open_embedded(folder)

@@ -7,10 +7,17 @@ import pytest
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.queue import TakeRoom
+from kvorum_node.queue.delivery import MAX_FOLLOW
+from kvorum_node.queue.hands import HeldLease
 from tests.unit.node.harness import Node, Receiver
 
 EXTEND = pb.SETTLE_KIND_EXTEND
 RETRY = pb.SETTLE_KIND_RETRY
+
+
+def batch(payload: bytes) -> pb.Batch:
+    return pb.Batch.FromString(payload)
 
 
 # ---- deadlines
@@ -200,8 +207,6 @@ def test_a_new_leader_gives_an_expiring_lease_a_full_period(node: Node) -> None:
 def test_a_hundred_thousand_expiring_leases_are_not_a_hundred_thousand_timers(node: Node) -> None:
     lapses = node.service.delivery._lapses
     book = node.service.delivery._book
-    from kvorum_node.queue.hands import HeldLease
-
     timers = len(node.timers._heap)
     for number in range(100_000):
         lease = HeldLease(b"m%011d" % number, b"l%011d" % number, "q", (b"s", number % 1_000), 0.0, 30.0)
@@ -317,8 +322,6 @@ def test_takers_wait_until_all_members_know_how_to_take(node: Node) -> None:
 
 
 def test_what_is_on_its_way_to_a_taker_is_bounded(node: Node) -> None:
-    from kvorum_node.queue import TakeRoom
-
     waiting = 0
     room = TakeRoom(lambda: waiting)
     got: list[pb.Delivery] = []
@@ -346,19 +349,50 @@ def test_what_is_on_its_way_to_a_taker_is_bounded(node: Node) -> None:
 # ---- groups
 
 
-def test_the_next_of_a_group_comes_with_the_entry_after_the_acknowledgement(node: Node) -> None:
+def test_the_next_of_a_group_comes_with_the_entry_of_the_acknowledgement(node: Node) -> None:
     receiver = Receiver(node, node.open_session(), credits=10)
+    for number in range(20):
+        node.enqueue(b"%d" % number, group="g")
+    entries: list[int] = []
+    for number in range(20):
+        assert receiver.payloads == [b"%d" % other for other in range(number + 1)]
+        assert receiver.got[number].group == "g"
+        before = len(node.consensus.payloads)
+        node.settle_message(receiver.got[number])
+        entries.append(len(node.consensus.payloads) - before)
+    # The first one shows that something follows.
+    assert entries == [2] + [1] * 19
+
+
+def test_where_nothing_follows_an_acknowledgement_carries_no_lease_for_long(node: Node) -> None:
+    receiver = Receiver(node, node.open_session(), credits=10)
+    for number in range(3):
+        node.enqueue(b"%d" % number, group="g")
+    for number in range(3):
+        node.settle_message(receiver.got[number])
+    carried = []
+    for number in range(3, 20):
+        node.enqueue(b"%d" % number)
+        before = len(node.consensus.payloads)
+        node.settle_message(receiver.got[number])
+        (entry,) = [batch(payload) for payload in node.consensus.payloads[before:]]
+        carried.append(any(command.HasField("lease") for command in entry.commands))
+    assert 1 <= sum(carried) <= MAX_FOLLOW and not any(carried[-5:])
+    assert not node.service.delivery._following
+
+
+def test_a_consumer_without_room_is_given_nothing_with_its_acknowledgement(node: Node) -> None:
+    receiver = Receiver(node, node.open_session(), credits=1)
     for number in range(5):
         node.enqueue(b"%d" % number, group="g")
     for number in range(5):
-        assert receiver.payloads == [b"%d" % other for other in range(number + 1)]
-        assert receiver.got[number].group == "g"
-        entries = len(node.consensus.payloads)
-        begun = node.timers.time()
-        node.settle_message(receiver.got[number])
-        assert len(node.consensus.payloads) - entries <= 2
-        if number < 4:
-            assert receiver.times[number + 1] - begun < 0.01
+        assert len(receiver.got) == number + 1
+        op = pb.AtomicWrite(checks=[pb.Check(key=b"\x02k\x00", versionstamp=bytes(10))])
+        delivery = receiver.got[number]
+        op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_ACK)
+        assert node.write(op)[0].outcome == pb.OUTCOME_CHECK_FAILED
+        assert len(receiver.got) == number + 1
+        node.settle_message(delivery)
 
 
 @pytest.mark.parametrize("seed", range(6))
