@@ -1,21 +1,32 @@
 """The examples, on every kind of database; each checks its own result."""
 
+import asyncio
 import importlib
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import kvorum
+from examples import issuing, mails
+from kvorum_node import local
+from tests.integration.cluster_fixture import ThreeNodes
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = ("profiles", "tickets", "votes", "wall", "leaderboard", "transfer")
+EXAMPLES = (
+    *("profiles", "tickets", "votes", "wall", "leaderboard", "transfer"),
+    *("issuing", "exactly_once", "mails", "webhooks", "workers", "documents", "answers", "ordered", "idempotency"),
+    "many_queues",
+)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 async def test_an_example_checks_itself(target: str, name: str) -> None:
-    """Scenarios 1 to 6."""
+    """Scenarios 1 to 16."""
     example = importlib.import_module(f"examples.{name}").example
     async with kvorum.open_kv(target) as kv:
         for _ in range(2):  # it does not mind what an earlier run has left
@@ -37,3 +48,49 @@ def test_an_example_runs_from_the_command_line(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "profiles: ok, 2,500 voices in 3 pages\n"), done.stderr
+
+
+async def test_orders_to_issue_tickets_survive_a_restart_of_everything(tmp_path: Path) -> None:
+    """Scenario 7, on a folder and on a cluster."""
+    folder = str(tmp_path / "data.kv")
+    async with kvorum.open_kv(folder) as kv:
+        tickets = await issuing.begin(kv)
+    async with kvorum.open_kv(folder) as kv:
+        assert (await issuing.finish(kv, tickets)).startswith("issuing: ok, 3 tickets")
+    with ThreeNodes(tmp_path) as cluster:
+        async with kvorum.open_kv(cluster.url) as kv:
+            tickets = await issuing.begin(kv)
+        for number in range(3):
+            await asyncio.to_thread(cluster.kill, number)
+        await asyncio.to_thread(cluster.start_all)
+        async with kvorum.open_kv(cluster.url) as kv:
+            assert (await issuing.finish(kv, tickets)).startswith("issuing: ok, 3 tickets")
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be put forward."""
+
+    ahead = 0.0
+    """Seconds."""
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def test_a_survey_is_mailed_after_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario 9, with days of 24 hours: the clock of the embedded database and that of its loop are put forward."""
+
+    async def play() -> str:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(loop.ahead * 1e9))
+        monkeypatch.setattr(local, "time", clock)
+
+        async def passes(duration: timedelta) -> None:
+            loop.ahead += duration.total_seconds()
+
+        async with kvorum.open_kv(str(tmp_path / "data.kv")) as kv:
+            return await mails.example(kv, day=timedelta(days=1), passes=passes)
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        assert runner.run(play()) == "mails: ok, 8 mails sent, 1 cancelled"
