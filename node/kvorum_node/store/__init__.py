@@ -7,7 +7,7 @@ from .machine import DEFAULT_MAP_SIZE, Store
 from .mutations import BEYOND_VERSION_1
 from .reads import Snapshot, make_bare_entry, make_entry
 from .records import DATA_VERSION
-from .results import ApplyResult, Denied, Grant, LeaseInfo, QueueFacts
+from .results import ApplyResult, Denied, Grant, Leased, LeaseInfo, QueueFacts
 from .validation import check_queue_name, validate
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Denied",
     "Grant",
     "LeaseInfo",
+    "Leased",
     "QueueFacts",
     "Snapshot",
     "Space",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _DONE: Final = int(pb.OUTCOME_DONE)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _FAILED: Final = int(pb.OUTCOME_CHECK_FAILED)
+_ACK: Final = int(pb.SETTLE_KIND_ACK)
 _EQUALS: Final = int(pb.CHECK_KIND_EQUALS)
 _EXISTS: Final = int(pb.CHECK_KIND_EXISTS)
 _NOT_NEWER: Final = int(pb.CHECK_KIND_NOT_NEWER)
@@ -28,13 +29,15 @@ _parse = pb.AtomicWrite.FromString
 
 
 def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
-    """Carry out the commonest writes, a single mutation without anything else: None = done. Others come back parsed,
-    for `execute_parts`."""
+    """Carry out the commonest writes, a single mutation, enqueue or acknowledgement without anything else: None = done.
+    Others come back parsed, for `execute_parts`."""
     try:
         write = _parse(op)
     except DecodeError:
         return _INVALID, (), "the operation cannot be decoded"
     mutations = write.mutations
+    if not mutations and not write.checks:
+        return _execute_message(entry, write, entry.prefix + number.to_bytes(2, "big"))
     if len(mutations) != 1 or write.checks or write.enqueues or write.settles:
         return write
     mutation = mutations[0]
@@ -45,6 +48,21 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     except Refused as refused:
         return _refusal(refused)
     return None
+
+
+def _execute_message(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Refusal | pb.AtomicWrite | None:
+    enqueues, settles = write.enqueues, write.settles
+    try:
+        if len(enqueues) == 1 and not settles and not enqueues[0].topic:
+            entry.duplicates.clear()
+            queues.enqueue(entry, enqueues[0], stamp, 0)
+            return (_DONE, (0,), pack_duplicates(entry.duplicates)) if entry.duplicates else None
+        if len(settles) == 1 and not enqueues and settles[0].kind == _ACK and not write.each:
+            queues.acknowledge(entry, settles[0])
+            return None
+    except Refused as refused:
+        return _refusal(refused)
+    return write
 
 
 def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generator[None, None, Refusal | None]:

@@ -26,6 +26,7 @@ class Entry:
     """
 
     __slots__ = (
+        "bare",
         "budget",
         "changes",
         "data_version",
@@ -57,6 +58,8 @@ class Entry:
         skipped: frozenset[int] = frozenset(),
     ) -> None:
         self.env = env
+        self.bare = False
+        """Nobody wants to know what is delivered."""
         self.rows = rows
         self.time_ms = time_ms
         self.prefix = prefix

@@ -77,6 +77,9 @@ class Store:
         }
         self._sessions = Sessions()
         self._applying = False
+        self.wants_deliveries = True
+        """False: entries only say what was leased, not what is delivered with it, which takes a look at each message.
+        A matter of this node alone. It counts when an entry begins."""
         self._load()
 
     def _load(self) -> None:
@@ -362,6 +365,7 @@ class Store:
             rows = Rows(txn, state)
             skipped = self._quarantine.get(index, frozenset())
             entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice, skipped)
+            entry.bare = not self.wants_deliveries
             if payload:
                 yield from self._run(entry, payload)
             state = rows.state(index, time_ms)

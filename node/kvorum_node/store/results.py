@@ -14,6 +14,15 @@ class Grant(NamedTuple):
     delivery: pb.Delivery
 
 
+class Leased(NamedTuple):
+    """A lease that was granted in this entry, without what is delivered with it."""
+
+    session: bytes
+    consumer: int
+    message_id: bytes
+    lease_id: bytes
+
+
 class LeaseInfo(NamedTuple):
     """A message that is in a consumer's hands."""
 
@@ -65,6 +74,9 @@ class ApplyResult:
     changed_keys: list[bytes] = field(default_factory=list)
     """User keys touched, in order, possibly repeated; a suffixed set also names the key without its suffix."""
     granted: list[Grant] = field(default_factory=list)
+    leased: list[Leased] = field(default_factory=list)
+    """In place of `granted` where nobody wanted deliveries when the entry began (see `Store.wants_deliveries`);
+    `Store.delivery` has them. Those at most once are in `granted` all the same."""
     ended: list[bytes] = field(default_factory=list)
     """Lease ids that ended: settled or released."""
     extended: list[tuple[bytes, int]] = field(default_factory=list)

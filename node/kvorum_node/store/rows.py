@@ -99,6 +99,37 @@ class Rows:
         self.digest += digest - _from_bytes(blake2b(head + old, digest_size=16).digest(), "little")
         return old
 
+    # A row that is read and then replaced or deleted need not be looked up and checked twice, and one that is new
+    # replaces nothing: these three are for rows of which each message has some.
+
+    def add(self, name: bytes, row: bytes) -> None:
+        """Write a row that cannot be there yet."""
+        if not self.txn.put(name, row + pack_seal(_crc32(row, _crc32(name))), overwrite=False):
+            raise damaged(name)
+        head = len(name).to_bytes(2, "big") + name
+        self.digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
+
+    def fetch(self, name: bytes) -> bytes | None:
+        """A row as it is stored, with its checksum, which is right; for the next two."""
+        stored = self.txn.get(name)
+        if stored is not None and _crc32(stored, _crc32(name)) != RESIDUE:
+            raise damaged(name)
+        return stored
+
+    def rewrite(self, name: bytes, stored: bytes, row: bytes) -> None:
+        """Replace a row that was fetched as `stored`."""
+        self.txn.put(name, row + pack_seal(_crc32(row, _crc32(name))))
+        head = len(name).to_bytes(2, "big") + name
+        self.digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little") - _from_bytes(
+            blake2b(head + stored[:-SEAL_SIZE], digest_size=16).digest(), "little"
+        )
+
+    def drop(self, name: bytes, stored: bytes) -> None:
+        """Delete a row that was fetched as `stored`."""
+        self.txn.delete(name)
+        head = len(name).to_bytes(2, "big") + name
+        self.digest -= _from_bytes(blake2b(head + stored[:-SEAL_SIZE], digest_size=16).digest(), "little")
+
     def remove(self, name: bytes) -> bytes | None:
         """Delete a logical row; returns it."""
         return self.take(name, name)

@@ -105,7 +105,7 @@ def test_payload(payload: Payload, until_done: bool) -> None:
 
 @given(U64, st.binary(max_size=50))
 def test_a_plain_payload(enqueued_at_ms: int, data: bytes) -> None:
-    row = formats.pack_plain_payload(enqueued_at_ms, data)
+    row = formats.PLAIN + enqueued_at_ms.to_bytes(8, "big") + data
     assert row == formats.pack_payload(Payload(enqueued_at_ms, None, (), data))
     assert formats.plain_payload(row) == (enqueued_at_ms, data)
 
@@ -128,6 +128,9 @@ EXTENDED = st.tuples(LEASED, U64).map(lambda parts: parts[0]._replace(extended_m
 def test_message(message: Message) -> None:
     assert formats.unpack_message(formats.pack_message(message)) == message
     assert len(formats.index_key(bytes(12), message) or b"") <= 511
+    stored = formats.pack_message(message) + b"seal"
+    assert formats.queue_of(stored) == message.queue
+    assert formats.lease_of(stored) == message.lease_id
 
 
 def test_no_key_is_longer_than_lmdb_takes() -> None:

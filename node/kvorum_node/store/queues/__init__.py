@@ -10,7 +10,7 @@ from typing import Final
 
 from . import delivery, reads, tallies, timers
 from .commands import COMMANDS, run
-from .delivery import held_delivery, lease, leases, next_due, release, settle
+from .delivery import acknowledge, held_delivery, lease, leases, next_due, release, settle
 from .sending import enqueue
 from .tallies import Tallies
 from .topics import Copies, publish
@@ -23,6 +23,7 @@ __all__ = [
     "FIRST_VERSION",
     "Copies",
     "Tallies",
+    "acknowledge",
     "delivery",
     "enqueue",
     "held_delivery",

@@ -17,7 +17,7 @@ from kvorum.limits import MAX_CREDITS, MAX_QUEUE_NAME_SIZE, MAX_REASON_SIZE
 from .. import checked
 from ..errors import Refused
 from ..records import LEASED, MAX_DURATION, MESSAGE, MESSAGE_ID_SIZE, READY
-from ..results import Grant, LeaseInfo
+from ..results import Grant, Leased, LeaseInfo
 from . import deaths, formats, messages, policies
 from .formats import (
     DEAD_STATE,
@@ -75,6 +75,9 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
     message_id, kind = verdict.message_id, verdict.kind
     if kind not in (_OLD_KINDS if entry.tallies is None else _KINDS) or verdict.delay_ms > MAX_DURATION:
         raise Refused(_INVALID, "unknown kind of settle, or a delay beyond the limits")
+    if kind == _ACK:
+        acknowledge(entry, verdict)
+        return
     if kind in (_CANCEL, _RESCHEDULE):
         _settle_idle(entry, verdict)
         return
@@ -88,11 +91,7 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
         entry.result.extended.append((message.lease_id, by_ms))
         return
     _end_lease(entry, message_id, message)
-    if kind == _ACK:
-        messages.forget(entry, message_id, message)
-        if entry.tallies is not None:
-            entry.tallies.add(message.queue, _ACKED)
-    elif kind == _RETURN:
+    if kind == _RETURN:
         _give_back(entry, message_id, message, stamp)
     else:
         failure = Failure(
@@ -102,6 +101,22 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
             verdict.reason.encode()[:MAX_REASON_SIZE],
         )
         _fail(entry, message_id, message, stamp, verdict.delay_ms if verdict.HasField("delay_ms") else None, failure)
+
+
+def acknowledge(entry: "Entry", verdict: pb.Settle) -> None:
+    """A message is done; raises Refused with nothing changed if the consumer does not hold it."""
+    if verdict.delay_ms > MAX_DURATION:
+        raise Refused(_INVALID, "unknown kind of settle, or a delay beyond the limits")
+    message_id, lease_id = verdict.message_id, verdict.lease_id
+    rows = entry.rows
+    stored = rows.fetch(MESSAGE + message_id) if len(message_id) == MESSAGE_ID_SIZE else None
+    if stored is None or not lease_id or formats.lease_of(stored) != lease_id:
+        raise Refused(_STALE, _NOT_HELD)
+    checked.delete_index(rows.txn, LEASED + message_id)
+    entry.result.ended.append(lease_id)
+    messages.forget_held(entry, message_id, stored)
+    if entry.tallies is not None:
+        entry.tallies.add(formats.queue_of(stored), _ACKED)
 
 
 def _settle_idle(entry: "Entry", verdict: pb.Settle) -> None:
@@ -145,7 +160,10 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
         count = min(count, max(0, policy.max_in_flight - entry.tallies.of(queue)[HELD]))
     ready = _ready(entry, queue, count)
     for place in ready:
-        _grant(entry, place, command, policy.lease_ms, take=take)
+        if take:
+            _take(entry, place, command, policy.lease_ms)
+        else:
+            _grant(entry, place, command, policy.lease_ms)
         if entry.spend():
             yield
     if ready and entry.tallies is not None:
@@ -202,25 +220,63 @@ def _ready(entry: "Entry", queue: bytes, count: int) -> list[bytes]:
     return found
 
 
-def _grant(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int, *, take: bool) -> None:
+def _grant(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> None:
+    rows = entry.rows
+    message_id = place[-MESSAGE_ID_SIZE:]
+    name = MESSAGE + message_id
+    stored = rows.fetch(name)
+    # An index row has no checksum of its own. Queue and due time stand in it as in the other row, which need not be
+    # unpacked for that.
+    due_at = formats.STATE_END
+    if (
+        stored is None
+        or stored[0] != formats.READY_STATE
+        or place[-_PLACE_END:-MESSAGE_ID_SIZE] != stored[due_at : formats.DUE_END]
+        or place[len(READY) : -_PLACE_END] != stored[formats.DUE_END : -checked.SEAL_SIZE]
+    ):
+        raise checked.damaged(place)
+    lease_id = entry.prefix + entry.leases.to_bytes(4, "big")
+    entry.leases += 1
+    attempt = int.from_bytes(stored[1:due_at], "big") + 1
+    row = b"".join(
+        (
+            _LEASED_ROW,
+            attempt.to_bytes(4, "big"),
+            stored[due_at : -checked.SEAL_SIZE],
+            lease_id,
+            command.consumer.to_bytes(8, "big"),
+            command.session,
+        )
+    )
+    rows.rewrite(name, stored, row)
+    rows.txn.delete(place)
+    rows.txn.put(LEASED + message_id, b"")
+    if entry.bare:
+        entry.result.leased.append(Leased(command.session, command.consumer, message_id, lease_id))
+        return
+    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms)
+    entry.result.granted.append(Grant(command.session, command.consumer, delivery))
+
+
+_LEASED_ROW: Final = bytes((LEASED_STATE,))
+_PLACE_END: Final = 8 + MESSAGE_ID_SIZE
+"""Due time and message id of a row of READY."""
+
+
+def _take(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> None:
+    """Hand out a message and delete it: it is delivered once, or not at all."""
     rows = entry.rows
     message_id = place[-MESSAGE_ID_SIZE:]
     message = messages.load(rows.txn, message_id)
     if message is None or message.state != formats.READY_STATE or ready_key(message_id, message) != place:
-        raise checked.damaged(place)  # index rows have no checksum of their own
+        raise checked.damaged(place)
     lease_id = entry.prefix + entry.leases.to_bytes(4, "big")
     entry.leases += 1
+    attempt = message.attempt + 1
+    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms)
+    delivery.taken = True
     rows.txn.delete(place)
-    leased = Message(
-        message.queue, message.due_ms, message.attempt + 1, lease_id, command.consumer, command.session, LEASED_STATE
-    )
-    delivery = _delivery(rows.txn, message_id, leased, lease_ms)
-    if take:
-        delivery.taken = True
-        messages.forget(entry, message_id, leased)
-    else:
-        rows.put(MESSAGE + message_id, formats.pack_message(leased))
-        rows.txn.put(LEASED + message_id, b"")
+    messages.forget(entry, message_id, message)
     entry.result.granted.append(Grant(command.session, command.consumer, delivery))
 
 
@@ -267,18 +323,26 @@ def _fail(
 # ---- reads
 
 
-def _delivery(txn: "lmdb.Transaction[bytes]", message_id: bytes, message: Message, lease_ms: int) -> pb.Delivery:
+def _delivery(
+    txn: "lmdb.Transaction[bytes]",
+    message_id: bytes,
+    lease_id: bytes,
+    attempt: int,
+    queue: str,
+    consumer: int,
+    lease_ms: int,
+) -> pb.Delivery:
     row = messages.load_payload_row(txn, message_id)
     plain = formats.plain_payload(row)
     payload = formats.unpack_payload(row) if plain is None else None
     enqueued_at_ms, data = (payload.enqueued_at_ms, payload.payload) if payload is not None else plain or (0, b"")
     delivery = pb.Delivery(
-        consumer=message.consumer,
+        consumer=consumer,
         message_id=message_id,
-        lease_id=message.lease_id,
-        attempt=message.attempt,
+        lease_id=lease_id,
+        attempt=attempt,
         payload=data,
-        queue=message.queue.decode(),
+        queue=queue,
         enqueued_at_ms=enqueued_at_ms,
         lease_ms=lease_ms,
     )
@@ -303,7 +367,8 @@ def held_delivery(txn: "lmdb.Transaction[bytes]", message_id: bytes, lease_id: b
     if message is None or not lease_id or message.lease_id != lease_id:
         return None
     policy = policies.read(lambda name: checked.get(txn, name), message.queue)
-    return _delivery(txn, message_id, message, policy.lease_ms)
+    queue = message.queue.decode()
+    return _delivery(txn, message_id, lease_id, message.attempt, queue, message.consumer, policy.lease_ms)
 
 
 def next_due(txn: "lmdb.Transaction[bytes]", queue: str) -> int | None:

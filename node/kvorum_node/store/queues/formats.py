@@ -103,14 +103,13 @@ _BACKOFF, _KEYS, _GROUP, _OWN_GROUP, _DEDUP, _UNTIL_DONE, _EXPIRES, _HEADERS, _O
 _TIES: Final = _GROUP | _OWN_GROUP | _UNTIL_DONE | _EXPIRES | _ORIGIN_FLAG
 
 
-def pack_plain_payload(enqueued_at_ms: int, payload: bytes) -> bytes:
-    """A payload without anything else, in the layout that begins with 1."""
-    return _PAYLOAD.pack(1, 0, enqueued_at_ms) + payload
+PLAIN: Final = b"\x01\x00\x00"
+"""How a row of the layout that begins with 1 begins if there is nothing but enqueue time and payload."""
 
 
 def plain_payload(row: bytes) -> tuple[int, bytes] | None:
     """Enqueue time and payload of such a row, None if there is more in it."""
-    if row[:3] != b"\x01\x00\x00":
+    if row[:3] != PLAIN:
         return None
     return int.from_bytes(row[3:_PAYLOAD_AT], "big"), row[_PAYLOAD_AT:]
 
@@ -248,6 +247,32 @@ def pack_message(message: Message) -> bytes:
         row = _MESSAGE.pack(LEASED_STATE, attempt, due_ms, len(queue)) + queue
         return row + _LEASE.pack(lease_id, consumer) + session
     return _MESSAGE.pack(state, attempt, due_ms, len(queue)) + queue + place
+
+
+UNTRIED: Final = bytes(5)
+"""How the row of a ready or scheduled message begins that nobody has had; due time and queue follow."""
+FIRST_ATTEMPT: Final = (1).to_bytes(4, "big")
+"""What stands behind the state of a message that is leased for the first time."""
+STATE_END: Final = 5
+DUE_END: Final = _MESSAGE.size - 2
+"""Where the due time ends, and the queue with its length begins; all the rest of READY."""
+
+
+def queue_of(stored: bytes) -> bytes:
+    """The queue of a row, which may still have its checksum."""
+    at = _MESSAGE.size
+    return stored[at : at + int.from_bytes(stored[at - 2 : at], "big")]
+
+
+def lease_of(stored: bytes) -> bytes:
+    """The lease id of a row, which may still have its checksum; empty if it is not leased."""
+    state = stored[0]
+    if state not in (LEASED_STATE, EXTENDED_STATE):
+        return b""
+    at = _MESSAGE.size + int.from_bytes(stored[_MESSAGE.size - 2 : _MESSAGE.size], "big")
+    if state == EXTENDED_STATE:
+        at += 8
+    return stored[at : at + 12]
 
 
 def unpack_message(row: bytes) -> Message:

@@ -37,9 +37,15 @@ class Taken(NamedTuple):
 
 def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> None:
     """Add a message, the `number`th of the commit `stamp`; raises Refused with nothing changed."""
-    check(message)
     queue = message.queue.encode()
     message_id = stamp + number.to_bytes(2, "big")
+    if entry.tallies is not None and _is_plain(message) and len(queue) <= MAX_QUEUE_NAME_SIZE:
+        policy = policy_of(entry, queue)
+        if not (policy.ordered or policy.retention_ms):
+            _make_room(entry, queue, policy)
+            messages.add_plain(entry, message_id, queue, message)
+            return
+    check(message)
     if entry.tallies is None:
         backoff = tuple(message.backoff.delays_ms) if message.HasField("backoff") else DEFAULT_BACKOFF
         payload = Payload(entry.time_ms, backoff, tuple(message.keys_if_undelivered), message.payload)
@@ -48,6 +54,33 @@ def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> N
     taken = take_in(entry, message, queue, message_id)
     if taken.duplicate:
         entry.duplicates.append((number, taken.message_id))
+
+
+def _is_plain(message: pb.Enqueue) -> bool:
+    """Whether there is nothing but a payload and perhaps a delay: most messages take the short way."""
+    return message.delay_ms <= MAX_DURATION and not (
+        message.keys_if_undelivered
+        or message.dedup_id
+        or message.headers
+        or message.ttl_ms
+        or message.dedup_window_ms
+        or message.topic
+        or message.HasField("group")
+        or message.HasField("backoff")
+    )
+
+
+def _make_room(entry: "Entry", queue: bytes, policy: Policy) -> None:
+    """Raise Refused if the queue is full, or would be one too many."""
+    if entry.tallies is None:
+        raise AssertionError("named queues begin with data version 3")
+    counts = entry.tallies.admit(queue)
+    if policy.max_backlog is not None and counts[MESSAGES] >= policy.max_backlog:
+        raise Refused(
+            _QUEUE_FULL,
+            f"queue {queue.decode()!r} holds {counts[MESSAGES]:,} messages, and its policy allows"
+            f" {policy.max_backlog:,} (max_backlog): wait until some are done",
+        )
 
 
 def check(message: pb.Enqueue) -> None:
@@ -84,41 +117,25 @@ def take_in(
             tallies.add(queue, _DUPLICATE)
             return Taken(holder, duplicate=True)
     if bounded:
-        counts = tallies.admit(queue)
-        if policy.max_backlog is not None and counts[MESSAGES] >= policy.max_backlog:
-            raise Refused(
-                _QUEUE_FULL,
-                f"queue {queue.decode()!r} holds {counts[MESSAGES]:,} messages, and its policy allows"
-                f" {policy.max_backlog:,} (max_backlog): wait until some are done",
-            )
-    due_ms = entry.time_ms + message.delay_ms
+        _make_room(entry, queue, policy)
     payload = _payload(entry, message, policy, message.headers + headers)
-    if payload is None:
-        messages.add_plain(entry, message_id, queue, message.payload, due_ms)
-        return Taken(message_id)
     if dedup_id:
         dedup.remember(entry, queue, dedup_id, message_id, message.dedup_window_ms)
-    messages.add(entry, message_id, queue, payload, due_ms)
+    messages.add(entry, message_id, queue, payload, entry.time_ms + message.delay_ms)
     return Taken(message_id)
 
 
-def _payload(entry: "Entry", message: pb.Enqueue, policy: Policy, headers: bytes) -> Payload | None:
-    """None = there is nothing but the payload itself."""
+def _payload(entry: "Entry", message: pb.Enqueue, policy: Policy, headers: bytes) -> Payload:
     group = message.group.encode() if message.HasField("group") else None
-    own_group = policy.ordered and group is None
-    backoff = tuple(message.backoff.delays_ms) if message.HasField("backoff") else None
-    keys = tuple(message.keys_if_undelivered)
     ttl_ms = message.ttl_ms or policy.retention_ms
     dedup_id = message.dedup_id
-    if not (own_group or keys or headers or ttl_ms or dedup_id) and group is None and backoff is None:
-        return None
     return Payload(
         enqueued_at_ms=entry.time_ms,
-        backoff=backoff,
-        undelivered_keys=keys,
+        backoff=tuple(message.backoff.delays_ms) if message.HasField("backoff") else None,
+        undelivered_keys=tuple(message.keys_if_undelivered),
         payload=message.payload,
         group=group,
-        own_group=own_group,
+        own_group=policy.ordered and group is None,
         dedup_id=dedup_id,
         until_done=bool(dedup_id) and not message.dedup_window_ms,
         expires_ms=entry.time_ms + ttl_ms if ttl_ms else 0,

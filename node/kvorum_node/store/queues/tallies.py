@@ -27,7 +27,6 @@ _COUNTERS: Final = struct.Struct(">11Q")
 MESSAGES, LEASED, DEAD, SENT, DELIVERED, DONE, FAILED, LOST, DIED, EXPIRED, DUPLICATES, _EXISTS = range(12)
 """Positions; the first eleven stand in the row, in this order."""
 Deltas = tuple[tuple[int, int], ...]
-_MADE: Final[Deltas] = ((_EXISTS, 1),)
 
 
 def is_inbox(queue: bytes) -> bool:
@@ -54,13 +53,10 @@ class Tallies:
 
     def add(self, queue: bytes, deltas: Deltas) -> None:
         """Count; makes the queue if there is none, whatever the limit."""
-        counts = self.of(queue)
+        counts = self._live.get(queue) or self.of(queue)
         if not counts[_EXISTS]:
             self._rows.queues += 1
-            self._apply(counts, _MADE)
-        self._apply(counts, deltas)
-
-    def _apply(self, counts: list[int], deltas: Deltas) -> None:
+            deltas = (*deltas, (_EXISTS, 1))
         for at, delta in deltas:
             counts[at] += delta
         if self._journal is not None:
