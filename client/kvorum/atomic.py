@@ -289,6 +289,7 @@ class AtomicBuilder:
 
     def _settle(self, settle: pb.Settle) -> Self:
         self._write.settles.append(settle)
+        self._size += len(settle.reason.encode())
         self._forgotten = True
         return self
 

@@ -202,6 +202,8 @@ class Delivered:
         if delay is not None:
             if kind == pb.SETTLE_KIND_EXTEND:
                 settle.delay_ms = milliseconds(delay, what, "MAX_LEASE", limits.MAX_LEASE)
+                if not settle.delay_ms:
+                    raise InvalidArgument(f"{what} must be above zero: received 0 ms; retry gives a message up at once")
             else:
                 settle.delay_ms = milliseconds(delay, what, "MAX_ENQUEUE_DELAY", limits.MAX_ENQUEUE_DELAY)
         return settle

@@ -118,6 +118,7 @@ def size_of(message: pb.Enqueue) -> int:
     """What it counts for in the size of an atomic operation."""
     size = len(message.payload) + _BACKOFF_STEP_SIZE * len(message.backoff.delays_ms)
     size += len(message.headers) + len(message.dedup_id) + len(message.group.encode())
+    size += len(message.queue.encode()) + len(message.topic.encode())
     return size + sum(map(len, message.keys_if_undelivered))
 
 
