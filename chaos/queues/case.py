@@ -77,6 +77,10 @@ class Case:
         """What ended this lease, or may have."""
         return [one for one in self.settles.get(lease, ()) if one.verdict in ENDING and one.outcome in outcomes]
 
+    def untold(self, delivery: Delivery) -> bool:
+        """Its consumer was lost before it said what became of it: it may have done anything."""
+        return delivery.consumer in self.losses and not self.settles.get(delivery.lease)
+
     def copies(self, send: Send) -> tuple[str, ...]:
         """The queues that it comes to."""
         return self.history.topics[send.queue].queues if send.topic else (send.queue,)

@@ -78,6 +78,8 @@ class Send:
     """Not taken, since the queue remembered its id."""
     rescued: bool = False
     """Where it cannot be delivered it is written to a key: it becomes no dead letter."""
+    mark: str = ""
+    """A key that its commit has written, by which the outcome can be looked up in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +96,6 @@ class Delivery:
     group: str | None = None
     taken: bool = False
     """At most once: it is gone already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Handling begins, and the node was told."""
-
-    lease: str
-    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +184,10 @@ class Ticks:
     period: int
 
 
-Record = Queue | Topic | Send | Delivery | Start | Settle | Loss | Office | Change | Effect | Letter | Left | Ticks
+Record = Queue | Topic | Send | Delivery | Settle | Loss | Office | Change | Effect | Letter | Left | Ticks
 _KINDS: Final[dict[str, Any]] = {
     kind.__name__: kind
-    for kind in (Queue, Topic, Send, Delivery, Start, Settle, Loss, Office, Change, Effect, Letter, Left, Ticks)
+    for kind in (Queue, Topic, Send, Delivery, Settle, Loss, Office, Change, Effect, Letter, Left, Ticks)
 }
 
 
@@ -241,7 +235,6 @@ class History:
     topics: dict[str, Topic] = field(default_factory=dict)
     sends: list[Send] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
-    starts: dict[str, Start] = field(default_factory=dict)
     settles: list[Settle] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     offices: list[Office] = field(default_factory=list)
@@ -265,8 +258,6 @@ class History:
                 self.queues[record.name] = record
             case Topic():
                 self.topics[record.name] = record
-            case Start():
-                self.starts[record.lease] = record
             case Effect():
                 self.effects[record.message] = record
             case _:

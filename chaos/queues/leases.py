@@ -162,7 +162,10 @@ def letters(case: Case) -> Iterator[Violation]:
 
 
 def _may_be_rejected(case: Case, deliveries: Sequence[Delivery]) -> bool:
-    return any(one.verdict == "reject" for delivery in deliveries for one in case.verdicts(delivery.lease, *MAYBE))
+    return any(
+        case.untold(delivery) or any(one.verdict == "reject" for one in case.verdicts(delivery.lease, *MAYBE))
+        for delivery in deliveries
+    )
 
 
 def _last_attempt(case: Case, what: str, letter: Letter, deliveries: Sequence[Delivery]) -> Iterator[Violation]:

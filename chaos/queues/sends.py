@@ -20,7 +20,7 @@ def effects(case: Case) -> Iterator[Violation]:
             continue
         if effect.count > 1:
             yield Violation("effect doubled", f"message {message} ({deliveries[0].name}) has {effect.count} effects")
-        if not acks:
+        if not acks and not any(case.untold(delivery) for delivery in deliveries):
             yield Violation("effect of nothing", f"message {message} has an effect, and nobody acknowledged it")
         yield from _at_another_place(message, effect.stamp, effect.count, acks)
     for message in case.history.effects:
@@ -84,6 +84,7 @@ def _may_be_gone(case: Case, queue: Queue, send: Send) -> bool:
     ]
     return any(
         one.attempt >= (queue.least_attempts or queue.max_attempts)
+        or case.untold(one)
         or any(settle.verdict == "reject" for settle in case.verdicts(one.lease, *MAYBE))
         for one in deliveries
     )

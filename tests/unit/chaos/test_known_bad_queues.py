@@ -20,7 +20,6 @@ from chaos.queues.history import (
     Record,
     Send,
     Settle,
-    Start,
     Ticks,
     Topic,
     load,
@@ -345,6 +344,13 @@ def test_clients_do_not_see_all_leases() -> None:
     assert [one.kind for one in check(History.of([*records, Loss("another", 500 * MS)]), EXACT)] == ["attempts"]
 
 
+def test_who_is_lost_may_have_done_anything() -> None:
+    """A verdict may have been carried out, and nobody was left to write it down."""
+    for records in ([send("m", 1), given("m", 1, 2), done(1, 3)], [send("m", 1), given("m", 1, 2), letter("m", 1, 1)]):
+        assert len(check(History.of(records))) == 1
+        assert check(History.of([*records, Loss("c", 10 * MS)])) == []
+
+
 def test_clients_know_no_moments_of_the_log() -> None:
     """To them a message is early only if it is so however far the cluster's clock may have been ahead."""
     assert check(History.of(handled("m", 1, 950, 951, delay=1_000))) == []
@@ -360,7 +366,7 @@ def test_what_may_be_gone_is_not_missed() -> None:
 
 def test_records_come_back_from_a_file(tmp_path: Path) -> None:
     records: Records = [record for _, bad, good in CASES.values() for record in (*bad, *good)]
-    records += [Start(lease(1), 5), Left("m", "q", rescued=True)]
+    records.append(Left("m", "q", rescued=True))
     file = tmp_path / "history.jsonl"
     save(records, file)
     assert list(load(file)) == records
