@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvorum_node.writeback import PERIOD, RATE, WINDOW, Pages, Writeback
+from kvorum_node.writeback import MAX_RATE, PERIOD, RATE, WINDOW, Pages, Writeback
 
 PAGES = WINDOW // 4_096
 
@@ -56,9 +56,35 @@ def test_windows_with_many_dirty_pages_are_written_at_a_bounded_rate(file: Path)
     one = Writeback(file, pages=pages, wait=waits)
     one.run()
     assert pages.written == [0, 3 * WINDOW]
-    assert one.statistics() == {"writeback_rounds": 2, "writeback_bytes": 1.5 * WINDOW}
+    assert one.statistics() == {"writeback_rounds": 2, "writeback_bytes": 1.5 * WINDOW, "writeback_rate": RATE}
     assert sum(waits.pauses) >= 1.5 * WINDOW / RATE
     assert pages.counts[5 * WINDOW] == 3, "scattered pages are left to the kernel"
+
+
+@pytest.mark.parametrize("windows", [10, 40, 400])
+def test_a_round_that_has_much_to_write_does_not_leave_more_and_more_behind(tmp_path: Path, windows: int) -> None:
+    """Each second of a round dirties so many windows; a round at the first rate would last longer than the one before,
+    without end."""
+    path = tmp_path / "data.mdb"
+    path.touch()
+    os.truncate(path, 400 * WINDOW)
+    pages = FakePages({})
+    rounds: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        if seconds == PERIOD:
+            if rounds:
+                dirtied = min(round(windows * (PERIOD + rounds[-1])), 400)
+                pages.counts = dict.fromkeys(range(0, dirtied * WINDOW, WINDOW), PAGES)
+            rounds.append(0.0)
+        else:
+            rounds[-1] += seconds
+        return len(rounds) > 20
+
+    one = Writeback(path, pages=pages, wait=wait)
+    one.run()
+    assert rounds[-2] <= max(0.6 * PERIOD, 401 * WINDOW / MAX_RATE)
+    assert one.statistics()["writeback_rate"] <= MAX_RATE
 
 
 def test_a_stop_is_noticed_between_two_windows(file: Path) -> None:
