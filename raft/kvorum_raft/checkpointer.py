@@ -1,9 +1,10 @@
 """Decides when a checkpoint is made, and makes it step by step.
 
 One is due when the log since the newest one has grown by more than the larger of a minimum and a quarter of the state:
-replay stays short, and the copying is a bounded part of what is written anyway. Nodes that share a disk should not all
-make theirs at the same moment, so each waits a little longer than the one before it; and while a snapshot is sent or
-received, up to twice as long. A failure costs nothing but a longer log, so it is logged, counted and tried again; only
+replay stays short, and the copying is a bounded part of what is written anyway. Not all nodes should make theirs at the
+same moment, so each waits for its turn (see `checkpoint_turns`), but not until the log is three times as long; where
+nobody gives turns, each waits a little longer than the one before it. While a snapshot is sent or received, one is due
+after twice as much. A failure costs nothing but a longer log, so it is logged, counted and tried again; only
 a failing disk is a fault.
 """
 
@@ -14,6 +15,7 @@ from typing import Final, TypeVar, cast
 
 from kvorum_raft.background import Background, Caught, Stopping
 from kvorum_raft.base import Base
+from kvorum_raft.checkpoint_turns import Need, Turn
 from kvorum_raft.checkpoints import Checkpoints, Draft
 from kvorum_raft.errors import Overloaded, RaftFault
 from kvorum_raft.manifest import Manifest
@@ -25,13 +27,15 @@ _RETRY: Final = 30.0
 _BUSY: Final = 2
 _LATER: Final = 0.25
 """Of the bytes after which one is due, for each node that comes before this one."""
+_OVERDUE: Final = 3
+"""Times those bytes: then one is made although it is others' turn."""
 _log = logging.getLogger("kvorum.raft")
 
 
 class Checkpointer:
     """`describe` says what the log knows of the entry at which an image stands (None: nothing, so that no checkpoint of
     it can be made). All callbacks come in the event loop. `clock` gives seconds, `minimum` is bytes of the log,
-    `turn` says how many nodes make theirs earlier."""
+    `turn` says whether it is this node's, and `rank` how many nodes make theirs earlier if nobody gives turns."""
 
     def __init__(
         self,
@@ -46,7 +50,8 @@ class Checkpointer:
         on_fault: Callable[[RaftFault], None],
         minimum: int = MINIMUM,
         retry: float = _RETRY,
-        turn: Callable[[], int] = lambda: 0,
+        turn: Callable[[], Turn] = lambda: Turn.UNSAID,
+        rank: Callable[[], int] = lambda: 0,
     ) -> None:
         self._checkpoints = checkpoints
         self._machine = machine
@@ -55,7 +60,7 @@ class Checkpointer:
         self._clock = clock
         self._on_done, self._on_failed, self._on_fault = on_done, on_failed, on_fault
         self._minimum, self._retry = minimum, retry
-        self._turn = turn
+        self._turn, self._rank = turn, rank
         self._image: StateImage | None = None
         self._draft: Draft | None = None
         self._bytes = 0
@@ -73,6 +78,7 @@ class Checkpointer:
         self._rate = 0.0
         self._behind = False
         self._made = 0
+        self._unturned = 0
         self._failures = 0
 
     @property
@@ -99,10 +105,11 @@ class Checkpointer:
     def tick(self, *, others: bool = False) -> None:
         """Between two entries, about once a second: begin one if it is time; `others` says that the disk is busy with a
         snapshot."""
-        if self._stopped or self.busy or self._clock() < self._not_before:
+        if self.need(others=others) is not Need.DUE or not (self._forced or self._may_begin(_BUSY if others else 1)):
             return
-        if not (self._forced or self._is_due(_BUSY if others else 1)):
-            return
+        turn = self._turn()
+        self._unturned += turn is Turn.WAIT
+        self._checkpoints.copier.hurry(turn is Turn.GO)
         self._asked, self._forced = self._forced, False
         self._began_at = self._clock()
         self._bytes_at_start = self._bytes
@@ -111,9 +118,22 @@ class Checkpointer:
         if caught.error is not None:
             self._failed(caught.error)
 
+    def need(self, *, others: bool = False) -> Need:
+        """Whether one is due, or is being made."""
+        if self.busy:
+            return Need.BUSY
+        if self._stopped or self._clock() < self._not_before:
+            return Need.NONE
+        return Need.DUE if self._forced or self._is_due(_BUSY if others else 1) else Need.NONE
+
+    def _may_begin(self, times: float) -> bool:
+        turn = self._turn()
+        if turn is Turn.UNSAID:
+            return self._is_due(times * (1 + _LATER * self._rank()))
+        return turn is Turn.GO or self._is_due(times * _OVERDUE)
+
     def _is_due(self, times: float = 1) -> bool:
-        goal = max(self._minimum, self._machine.size() // 4)
-        return self._bytes >= goal * times * (1 + _LATER * self._turn())
+        return self._bytes >= max(self._minimum, self._machine.size() // 4) * times
 
     def stop(self) -> None:
         """After `Background.stop`: let go of the image. An unfinished draft is deleted at the next start."""
@@ -123,7 +143,8 @@ class Checkpointer:
 
     def statistics(self) -> dict[str, float]:
         """Numbers for metrics: seconds and bytes. `checkpoints_held_back` is 1 if the next one was due before the last
-        one was made: their pace, and not the length of the log, says how often they are made."""
+        one was made: their pace, and not the length of the log, says how often they are made;
+        `checkpoints_out_of_turn` counts those that could not wait for their turn."""
         newest = self._checkpoints.newest
         return {
             "checkpoints": float(self._made),
@@ -134,6 +155,7 @@ class Checkpointer:
             "checkpoint_rate": self._rate,
             "checkpoint_stretched_seconds": self._checkpoints.copier.stretched,
             "checkpoints_held_back": float(self._behind),
+            "checkpoints_out_of_turn": float(self._unturned),
             "replay_bytes": float(self._bytes),
         }
 

@@ -20,8 +20,10 @@ from kvorum_raft.direct import DirectWriter, blocks_of
 from kvorum_raft.seams import StateImage
 
 RATE: Final = 64e6
-"""Bytes a second. Twice that is what three nodes on one disk copy without being noticed; the rest is for slower
-disks, and for the processor, which copies and hashes."""
+"""Bytes a second, if other nodes may be copying too. Twice that is what three nodes on one disk copy without being
+noticed; the rest is for slower disks, and for the processor, which copies and hashes."""
+ALONE: Final = 100e6
+"""If no other node does."""
 _FLOOR: Final = 1 / 4
 """Of the rate."""
 _SLOW: Final = 0.02
@@ -58,17 +60,20 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._due = clock()
         self.latency: Callable[[], float] = no_latency
+        self.times = 1.0
+        """The rate, times this, is what is kept."""
         self.stretched = 0.0
         """Seconds that were lost to slow writes of the log, in all."""
 
     def took(self, size: int) -> None:
         """Wait until that many bytes more are allowed."""
         now = self._clock()
-        self._due = max(self._due, now - _MAX_LAG) + size / self._rate
+        seconds = size / (self._rate * self.times)
+        self._due = max(self._due, now - _MAX_LAG) + seconds
         if self._due > now:
             self._sleep(self._due - now)
         if self.latency() > _SLOW:
-            self._stretch(size / self._rate * (1 / _FLOOR - 1))
+            self._stretch(seconds * (1 / _FLOOR - 1))
 
     def _stretch(self, most: float) -> None:
         began = now = self._clock()
@@ -94,6 +99,10 @@ class Copier(Protocol):
 
     def watch(self, latency: Callable[[], float]) -> None:
         """Have regard to the log: see `Pace`."""
+        ...
+
+    def hurry(self, alone: bool) -> None:
+        """Whether no other node copies at the same time, as far as is known."""
         ...
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:
@@ -132,6 +141,10 @@ class PipeCopier:
     def watch(self, latency: Callable[[], float]) -> None:
         """See `Copier`."""
         self._pace.latency = latency
+
+    def hurry(self, alone: bool) -> None:
+        """See `Copier`."""
+        self._pace.times = ALONE / RATE if alone else 1.0
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:
         """See `Copier`. When it returns or raises, nothing uses the image any more."""
@@ -201,6 +214,9 @@ class PlainCopier:
     stretched = 0.0
 
     def watch(self, latency: Callable[[], float]) -> None:
+        """See `Copier`."""
+
+    def hurry(self, alone: bool) -> None:
         """See `Copier`."""
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:

@@ -5,6 +5,7 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.checkpoint_turns import Turn
 from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import FOLLOWER, LEADER
 from kvorum_raft.entry import MAX_TIME_MS, DamagedRecord, Entry, Kind, parse
@@ -32,6 +33,7 @@ class FollowerSide(SnapshotSide):
         body = envelope.append
         self._hear_leader(node)
         self.entry_clock.follow(body.time_ms, body.median_ms)
+        self._turn = Turn.received(body.checkpoint_turn)
         hint = self._conflict(body.prev_index, body.prev_term)
         if hint is not None:
             self._reply(
@@ -140,5 +142,6 @@ class FollowerSide(SnapshotSide):
 
     def _reply(self, node: Node, reply: pb.AppendReply) -> None:
         reply.low_space = self.low_space
+        reply.checkpoint_need = self.checkpoint_need
         reply.wants_snapshot = self.hollow and not self.installing
         self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), append_reply=reply))

@@ -10,6 +10,7 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.checkpoint_turns import Need, Turns
 from kvorum_raft.core_partners import ProposalCallback, Transfer
 from kvorum_raft.core_state import LEADER, CoreState
 from kvorum_raft.entry import HEADER_SIZE, Entry, Kind
@@ -186,6 +187,7 @@ class LeaderSide(CoreState):
         self._resign = False
         self.low_on_space.clear()
         self._unable.clear()
+        self._turns = Turns()
         self.rounds.start_term()
         self._round_times.clear()
         self.entry_clock.take_office(0, self._quorum())
@@ -244,12 +246,23 @@ class LeaderSide(CoreState):
         self._round_times[self.rounds.begin()] = now
         if len(self._round_times) > _ROUND_TIMES:
             del self._round_times[next(iter(self._round_times))]
+        self._give_turn(now)
         urgent = len(self.rounds) > 0
         for node, progress in self._progress.items():
             if node in self._SyncObj__connectedNodes and not self._send_entries(node, progress, urgent=urgent):
                 self._send_append(node, progress, [], urgent=urgent)
         if len(self.rounds):
             self._serve_reads()
+
+    def _give_turn(self, now: float) -> None:
+        """Who may make a checkpoint. Whoever does not answer is asked no more."""
+        lately = now - self._timing.election_max
+        alive = (
+            node.id
+            for node, progress in self._progress.items()
+            if node in self._SyncObj__connectedNodes and progress.heard_at > lately
+        )
+        self._turns.decide(now, self.node_id, self.checkpoint_need, alive)
 
     def _send_entries(self, node: Node, progress: Progress, *, urgent: bool = False) -> bool:
         """What the window allows; True if something was sent."""
@@ -285,6 +298,7 @@ class LeaderSide(CoreState):
             urgent=urgent,
             time_ms=self.entry_clock.now_ms(),
             median_ms=self.entry_clock.median_ms(self._quorum()) or 0,
+            checkpoint_turn=self._turns.of(node.id),
             entries=[entry.record for entry in entries],
         )
         progress.probe_sent = progress.probing
@@ -337,6 +351,7 @@ class LeaderSide(CoreState):
             self.low_on_space.add(node.id)
         else:
             self.low_on_space.discard(node.id)
+        self._turns.heard(node.id, Need.received(reply.checkpoint_need))
         progress.hollow = reply.wants_snapshot
         if reply.wants_snapshot and self.snapshots is not None:
             self.snapshots.needed_by(node)
@@ -373,6 +388,7 @@ class LeaderSide(CoreState):
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
         self._SyncObj__connectedNodes.discard(node)
         self.low_on_space.discard(node.id)
+        self._turns.forget(node.id)
         # What was held back for it was an answer to a folder, and another one may speak under that name next.
         self._held = deque(held for held in self._held if held[1] != node)
         progress = self._progress.get(node)

@@ -14,6 +14,7 @@ from pysyncobj.version import VERSION
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.checkpoint_turns import Need, Turn, Turns
 from kvorum_raft.config import Limits, Timing
 from kvorum_raft.core_partners import Install, Listener, Snapshots, Transfer
 from kvorum_raft.entry import Entry, Kind, make
@@ -87,6 +88,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """This node's disk is nearly full."""
         self.low_on_space: set[str] = set()
         """Leader: voters that said so of theirs."""
+        self.checkpoint_need = Need.NONE
+        """Of this node."""
         self._install: Install | None = None
         self._transfer: Transfer | None = None
         self.rounds = ReadRounds(limit=limits.reads)
@@ -136,6 +139,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._resign = False
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
+        self._turns = Turns()
+        self._turn = Turn.UNSAID
+        """What the leader said last."""
         self._unsent = False
         self.stopped = False
         self.applied_bytes = 0
@@ -205,6 +211,13 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
     @property
     def uncommitted_bytes(self) -> int:
         return self._uncommitted_bytes
+
+    @property
+    def checkpoint_turn(self) -> Turn:
+        """Whether this node is to make its checkpoint now."""
+        if self.state == LEADER:
+            return self._turns.of(self.node_id)
+        return self._turn if self._SyncObj__raftLeader is not None else Turn.UNSAID
 
     def match_index(self, node_id: str) -> int:
         """What a peer acknowledged, as far as this node leads; 0 otherwise."""

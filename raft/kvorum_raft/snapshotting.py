@@ -19,6 +19,7 @@ from pysyncobj.node import Node
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.background import Background, Caught
 from kvorum_raft.base import Base
+from kvorum_raft.checkpoint_turns import Need
 from kvorum_raft.checkpointer import Checkpointer, fault_of
 from kvorum_raft.checkpoints import Checkpoints
 from kvorum_raft.errors import RaftFault
@@ -108,7 +109,8 @@ class Snapshotting:
             on_failed=lambda why: None,
             on_fault=fault,
             minimum=minimum,
-            turn=self._turn,
+            turn=lambda: core.checkpoint_turn,
+            rank=self._rank,
         )
         self._sender = SnapshotSender(checkpoints, send, lambda: core.term, core.entry_clock.wall_ms, clock)
         self._receiver = SnapshotReceiver(
@@ -128,7 +130,7 @@ class Snapshotting:
     def _describe(self, facts: StateFacts) -> Base | None:
         return self._journal.base_at(facts.index) if self._journal.term_at(facts.index) is not None else None
 
-    def _turn(self) -> int:
+    def _rank(self) -> int:
         configuration = self._core.configuration
         return 0 if configuration is None else sum(one < self._core.node_id for one in configuration.voters) % _TURNS
 
@@ -143,13 +145,15 @@ class Snapshotting:
             return
         self._tick_due = now + _TICK
         self._sender.expire()
-        if not (self._core.hollow or self._core.installing):
-            self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
-            self._noted = self._core.applied_bytes
-            if not self._core.applying:
-                self.checkpointer.tick(
-                    others=self._sender.lowest_index is not None or self._receiver.progress() is not None
-                )
+        if self._core.hollow or self._core.installing:
+            self._core.checkpoint_need = Need.NONE
+            return
+        self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
+        self._noted = self._core.applied_bytes
+        others = self._sender.lowest_index is not None or self._receiver.progress() is not None
+        if not self._core.applying:
+            self.checkpointer.tick(others=others)
+        self._core.checkpoint_need = self.checkpointer.need(others=others)
 
     def _made(self, manifest: Manifest) -> None:
         self._cutter.plan()

@@ -122,3 +122,45 @@ def test_a_power_cut_at_any_step_of_an_installation_loses_nothing(world: World, 
     world.pump(60)
     assert world.nodes["C"].applied == world.nodes["A"].applied
     require_acked(world.nodes["C"], acked)
+
+
+@pytest.mark.parametrize("leader", "AC")
+def test_nodes_make_their_checkpoints_one_after_the_other(world: World, leader: str) -> None:
+    if not world.nodes[leader].leads:
+        world.elect(leader)
+    propose(world.nodes[leader], range(5), set())
+    world.pump(6)
+    world.auto_sync = False
+    for node in world.nodes.values():
+        node.snapshots.checkpointer.note_bytes(2 * world.checkpoint_bytes)
+    order: list[str] = []
+    for round_ in range(120):
+        world.pump(1)
+        for node in world.nodes.values():
+            node.sync()
+            node.jobs.run(round_ % 4 == 0)
+        busy = [name for name, node in world.nodes.items() if node.snapshots.checkpointer.busy]
+        assert len(busy) <= 1
+        order += [name for name in busy if name not in order]
+    assert sorted(order) == ["A", "B", "C"] and order[-1] == leader
+    assert all(node.checkpoints_made == 1 for node in world.nodes.values())
+
+
+def test_one_whose_turn_does_not_come_begins_when_its_log_is_too_long(world: World) -> None:
+    """Its neighbour's disk is so slow that the neighbour's checkpoint does not end."""
+    propose(world.nodes["A"], range(5), set())
+    world.pump(6)
+    world.auto_sync = False
+
+    def go_on(rounds: int) -> set[str]:
+        for _ in range(rounds):
+            world.pump(1)
+            for node in world.nodes.values():
+                node.sync()
+        return {name for name, node in world.nodes.items() if node.snapshots.checkpointer.busy}
+
+    for node in world.nodes.values():
+        node.snapshots.checkpointer.note_bytes(world.checkpoint_bytes)
+    assert go_on(60) == {"B"}
+    world.nodes["C"].snapshots.checkpointer.note_bytes(2 * world.checkpoint_bytes)
+    assert go_on(10) == {"B", "C"}

@@ -208,7 +208,7 @@ class Vote(_message.Message):
     def __init__(self, granted: _Optional[bool] = ...) -> None: ...
 
 class Append(_message.Message):
-    __slots__ = ("prev_index", "prev_term", "commit_index", "round", "urgent", "time_ms", "median_ms", "entries")
+    __slots__ = ("prev_index", "prev_term", "commit_index", "round", "urgent", "time_ms", "median_ms", "entries", "checkpoint_turn")
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class Append(_message.Message):
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     MEDIAN_MS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_TURN_FIELD_NUMBER: _ClassVar[int]
     prev_index: int
     prev_term: int
     commit_index: int
@@ -225,10 +226,11 @@ class Append(_message.Message):
     time_ms: int
     median_ms: int
     entries: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., commit_index: _Optional[int] = ..., round: _Optional[int] = ..., urgent: _Optional[bool] = ..., time_ms: _Optional[int] = ..., median_ms: _Optional[int] = ..., entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    checkpoint_turn: int
+    def __init__(self, prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., commit_index: _Optional[int] = ..., round: _Optional[int] = ..., urgent: _Optional[bool] = ..., time_ms: _Optional[int] = ..., median_ms: _Optional[int] = ..., entries: _Optional[_Iterable[bytes]] = ..., checkpoint_turn: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round", "wants_snapshot", "low_space")
+    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round", "wants_snapshot", "low_space", "checkpoint_need")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +238,7 @@ class AppendReply(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     WANTS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     LOW_SPACE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_NEED_FIELD_NUMBER: _ClassVar[int]
     success: bool
     match_index: int
     prev_index: int
@@ -243,7 +246,8 @@ class AppendReply(_message.Message):
     round: int
     wants_snapshot: bool
     low_space: bool
-    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ..., wants_snapshot: _Optional[bool] = ..., low_space: _Optional[bool] = ...) -> None: ...
+    checkpoint_need: int
+    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ..., wants_snapshot: _Optional[bool] = ..., low_space: _Optional[bool] = ..., checkpoint_need: _Optional[int] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ()

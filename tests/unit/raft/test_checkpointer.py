@@ -9,6 +9,7 @@ import pytest
 
 from kvorum_raft.background import Stopping, ThreadBackground
 from kvorum_raft.base import Base
+from kvorum_raft.checkpoint_turns import Need, Turn
 from kvorum_raft.checkpointer import Checkpointer
 from kvorum_raft.checkpoints import Checkpoints, PipeCopier
 from kvorum_raft.errors import RaftFault
@@ -26,12 +27,13 @@ from tests.unit.raft.fake_state import (
 
 
 class Fixture:
-    def __init__(self, folder: Path, *, minimum: int = 1000, jobs: int = 64, turn: int = 0) -> None:
+    def __init__(self, folder: Path, *, minimum: int = 1000, jobs: int = 64, rank: int = 0) -> None:
         self.machine = FakeMachine(b"content", 10)
         self.checkpoints = checkpoints_in(folder)
         self.background = StepBackground(jobs)
         self.now = 0.0
         self.known = True
+        self.turn = Turn.UNSAID
         self.made: list[Manifest] = []
         self.failed: list[str] = []
         self.faults: list[RaftFault] = []
@@ -45,7 +47,8 @@ class Fixture:
             on_failed=self.failed.append,
             on_fault=self.faults.append,
             minimum=minimum,
-            turn=lambda: turn,
+            turn=lambda: self.turn,
+            rank=lambda: rank,
         )
 
     def _describe(self, facts: StateFacts) -> Base | None:
@@ -85,12 +88,15 @@ def test_one_is_made_when_the_log_has_grown(tmp_path: Path) -> None:
         "checkpoint_rate": one.made[0].size / 2.5,
         "checkpoint_stretched_seconds": 0,
         "checkpoints_held_back": 0,
+        "checkpoints_out_of_turn": 0,
         "replay_bytes": 0,
     }
 
 
-def test_nodes_take_turns_and_leave_the_disk_to_snapshots(tmp_path: Path) -> None:
-    one = Fixture(tmp_path, turn=2)
+def test_where_nobody_gives_turns_nodes_begin_at_different_lengths_and_leave_the_disk_to_snapshots(
+    tmp_path: Path,
+) -> None:
+    one = Fixture(tmp_path, rank=2)
     one.grow(1_499)
     one.run()
     assert one.made == []
@@ -105,6 +111,54 @@ def test_nodes_take_turns_and_leave_the_disk_to_snapshots(tmp_path: Path) -> Non
     one.grow(1)
     one.one.tick(others=True)
     assert one.one.busy, "however long a snapshot takes"
+
+
+def test_one_that_is_due_waits_for_its_turn(tmp_path: Path) -> None:
+    one = Fixture(tmp_path, rank=2)
+    one.turn = Turn.GO
+    one.grow(999)
+    one.run()
+    assert one.one.need() is Need.NONE and one.made == []
+    one.turn = Turn.WAIT
+    one.grow(1)
+    one.run()
+    assert one.one.need() is Need.DUE and one.made == []
+    one.turn = Turn.GO
+    one.one.tick()
+    assert one.one.need() is Need.BUSY
+    one.background.run_all()
+    assert len(one.made) == 1 and one.one.need() is Need.NONE
+    assert one.one.statistics()["checkpoints_out_of_turn"] == 0
+
+
+def test_one_that_is_overdue_waits_no_longer(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.turn = Turn.WAIT
+    one.grow(2_999)
+    one.run()
+    assert one.made == []
+    one.grow(1)
+    one.run()
+    assert len(one.made) == 1 and one.one.statistics()["checkpoints_out_of_turn"] == 1
+
+
+def test_a_forced_one_waits_for_no_turn(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.turn = Turn.WAIT
+    one.one.force()
+    one.run()
+    assert len(one.made) == 1
+
+
+def test_one_that_failed_asks_for_no_turn_until_it_can_try_again(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.turn = Turn.GO
+    one.machine.copy_errors.append(no_space())
+    one.grow(1_000)
+    one.run()
+    assert len(one.failed) == 1 and one.one.need() is Need.NONE
+    one.now = 31.0
+    assert one.one.need() is Need.DUE
 
 
 def test_the_statistics_say_if_the_pace_decides_how_often(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvorum_raft.background import Stopping
-from kvorum_raft.copier import Pace, PipeCopier, PlainCopier
+from kvorum_raft.copier import ALONE, RATE, Pace, PipeCopier, PlainCopier
 from kvorum_raft.seams import StateImage
 from tests.unit.raft.fake_state import FakeMachine, no_space
 
@@ -84,6 +84,21 @@ def test_the_pace_is_kept_and_a_pause_is_not_made_up_by_a_burst() -> None:
     for _ in range(10):
         pace.took(100)
     assert clock.now - before >= 0.9
+
+
+def test_who_copies_alone_is_faster() -> None:
+    clock = Clock()
+    copier = PipeCopier(clock=lambda: clock.now, sleep=clock.sleep)
+    seconds = []
+    for alone in (False, True, False):
+        copier.hurry(alone)
+        before = clock.now
+        for _ in range(100):
+            copier.pause(1 << 20)
+        seconds.append(clock.now - before)
+    slow, fast = (100 << 20) / RATE, (100 << 20) / ALONE
+    assert seconds == pytest.approx([slow, fast, slow])
+    assert fast < slow
 
 
 def test_a_slow_log_stretches_the_pace_but_never_stops_it() -> None:

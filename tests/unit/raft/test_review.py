@@ -15,7 +15,7 @@ from pysyncobj.node import Node
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.config import RaftConfig
-from kvorum_raft.entry import Kind, make
+from kvorum_raft.entry import HEADER_SIZE, Kind, make
 from kvorum_raft.errors import ProtocolError
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.node import RaftNode
@@ -97,9 +97,9 @@ def test_what_was_in_the_log_at_the_start_counts_for_the_next_checkpoint(tmp_pat
         world.mesh()
         world.elect("A")
         world.pump(4)
-    size = sum(entry.size for entry in world.nodes["B"].journal.entries(1, 10_000, 1 << 30))
-    assert size > 12_000
-    assert world.nodes["B"].checkpoints.newest is not None, f"{size} bytes of log, and no checkpoint"
+    least = world.nodes["B"].last_index * HEADER_SIZE
+    assert least > 5_000, "a third of what lets it begin even if its turn does not come"
+    assert world.nodes["B"].checkpoints.newest is not None, f"more than {least} bytes of log, and no checkpoint"
 
 
 def test_a_follower_catches_up_behind_its_snapshot_though_the_log_is_cut(world: World) -> None:
