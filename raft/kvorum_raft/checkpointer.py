@@ -109,7 +109,7 @@ class Checkpointer:
             return
         turn = self._turn()
         self._unturned += turn is Turn.WAIT
-        self._checkpoints.copier.hurry(turn is Turn.GO)
+        self._checkpoints.copier.hurry(alone=turn is Turn.GO)
         self._asked, self._forced = self._forced, False
         self._began_at = self._clock()
         self._bytes_at_start = self._bytes
@@ -185,7 +185,11 @@ class Checkpointer:
             self._submit(draft, draft.publish, self._published)
 
     def _discarded(self, draft: Draft, _: None) -> None:
+        self._ended()
+
+    def _ended(self) -> None:
         self._draft, self._abandoned = None, False
+        self._checkpoints.copier.hurry(alone=False)  # what else is copied now has no turn
 
     def _published(self, draft: Draft, manifest: Manifest) -> None:
         """The checkpoint is whole, even if an old one cannot be deleted."""
@@ -201,7 +205,8 @@ class Checkpointer:
         return manifest
 
     def _finished(self, draft: Draft, manifest: Manifest) -> None:
-        abandoned, self._abandoned, self._draft = self._abandoned, False, None
+        abandoned = self._abandoned
+        self._ended()
         now = self._clock()
         self._made += 1
         self._seconds = now - self._began_at
@@ -234,7 +239,7 @@ class Checkpointer:
     def _failed(self, error: Exception) -> None:
         """Nothing is lost: the log keeps what the checkpoint would have covered."""
         self._close_image()
-        self._draft, self._abandoned = None, False
+        self._ended()
         if isinstance(error, Stopping):
             return
         self._failures += 1

@@ -101,7 +101,7 @@ class Copier(Protocol):
         """Have regard to the log: see `Pace`."""
         ...
 
-    def hurry(self, alone: bool) -> None:
+    def hurry(self, *, alone: bool) -> None:
         """Whether no other node copies at the same time, as far as is known."""
         ...
 
@@ -142,7 +142,7 @@ class PipeCopier:
         """See `Copier`."""
         self._pace.latency = latency
 
-    def hurry(self, alone: bool) -> None:
+    def hurry(self, *, alone: bool) -> None:
         """See `Copier`."""
         self._pace.times = ALONE / RATE if alone else 1.0
 
@@ -216,7 +216,7 @@ class PlainCopier:
     def watch(self, latency: Callable[[], float]) -> None:
         """See `Copier`."""
 
-    def hurry(self, alone: bool) -> None:
+    def hurry(self, *, alone: bool) -> None:
         """See `Copier`."""
 
     def copy(self, image: StateImage, fd: int) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ from kvorum_raft.background import Stopping, ThreadBackground
 from kvorum_raft.base import Base
 from kvorum_raft.checkpoint_turns import Need, Turn
 from kvorum_raft.checkpointer import Checkpointer
-from kvorum_raft.checkpoints import Checkpoints, PipeCopier
+from kvorum_raft.checkpoints import Checkpoints, PipeCopier, PlainCopier
 from kvorum_raft.errors import RaftFault
 from kvorum_raft.manifest import Manifest
 from kvorum_raft.seams import StateFacts
@@ -140,6 +140,32 @@ def test_one_that_is_overdue_waits_no_longer(tmp_path: Path) -> None:
     one.grow(1)
     one.run()
     assert len(one.made) == 1 and one.one.statistics()["checkpoints_out_of_turn"] == 1
+
+
+class Paced(PlainCopier):
+    """Notes whether it is told to hurry."""
+
+    alone: bool | None = None
+
+    def hurry(self, *, alone: bool) -> None:
+        self.alone = alone
+
+
+@pytest.mark.parametrize("turn", Turn)
+@pytest.mark.parametrize("end", ["made", "failed", "abandoned"])
+def test_the_copy_is_faster_only_while_it_is_this_nodes_turn(tmp_path: Path, turn: Turn, end: str) -> None:
+    one = Fixture(tmp_path)
+    copier = one.checkpoints.copier = Paced()
+    one.turn = turn
+    if end == "failed":
+        one.machine.copy_errors.append(no_space())
+    one.grow(3_000)
+    one.one.tick()
+    assert copier.alone is (turn is Turn.GO)
+    if end == "abandoned":
+        one.one.restart()
+    one.background.run_all()
+    assert not one.one.busy and copier.alone is False
 
 
 def test_a_forced_one_waits_for_no_turn(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_who_copies_alone_is_faster() -> None:
     copier = PipeCopier(clock=lambda: clock.now, sleep=clock.sleep)
     seconds = []
     for alone in (False, True, False):
-        copier.hurry(alone)
+        copier.hurry(alone=alone)
         before = clock.now
         for _ in range(100):
             copier.pause(1 << 20)
