@@ -115,7 +115,8 @@ class EmbeddedConsumer:
         self._service.delivery.started(session, number, (lease_id,))
 
     def settled(self, lease_id: bytes) -> None:
-        """Nothing to do: credit comes back when the settle is applied."""
+        """Credit comes back when the settle is applied, but for a lease that has lapsed before."""
+        self._service.delivery.finished(lease_id)
 
     async def close(self) -> None:
         self._service.delivery.stop_consumer(self._consumer)

@@ -163,7 +163,7 @@ class NodeService:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:
             enqueues = part.enqueues
-            followers = self.delivery.followers(part.group)
+            followers = self.delivery.submitted(part.group)
             if followers:
                 enqueues = {**followers, **(enqueues or {})}
             self.proposer.submit(

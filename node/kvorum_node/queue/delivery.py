@@ -12,8 +12,11 @@ message of the queue; ask for leases if its time has come, set the line's alarm 
 here, so nothing to keep equal with the store and nothing that grows with a backlog.
 
 *Groups.* An acknowledgement makes the next message of its group ready in the same entry, so its Lease can stand there,
-too, if the consumer has room for one more. Whether a queue is of that kind shows: it is when messages became ready with
-settles of late (`Line.follow`). Then `followers` says so to the proposer, as if they had been enqueued.
+too, if the consumer has room for one more: `submitted` tells the proposer so, as if it had been enqueued. Whether a
+queue is of that kind is learned (`Followers`).
+
+*Lapsed while its holder lives.* A lease that expired in the hands of a consumer keeps its credit until the consumer is
+heard of it: it may be stuck, and would be given the same message again and again while others wait.
 
 *Policies.* A queue that is paused, or has as many messages in hands as its policy allows, is not asked for more: what
 ends that (a lease that ends, a change of policy) comes with an applied entry and pumps. Apply judges the same again.
@@ -43,6 +46,7 @@ from kvorum_raft.seams import Consensus
 
 from ..proposer import Proposal, Proposer, proposal
 from ..timers import Alarm, Timers
+from .followers import Followers
 from .hands import Consumer, HandsBook, HeldLease, Line, Sink, TakeRoom
 from .lapses import Lapses
 from .releases import RETRY_DELAY, Releases
@@ -50,10 +54,6 @@ from .seams import GrantRow, LeaseRow, QueueResult, QueueStore
 
 logger = logging.getLogger("kvorum.node")
 
-MAX_FOLLOW: Final = 8
-"""How often in a row nothing may follow a settle until it is no longer expected."""
-_ENDS: Final = (pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_REJECT)
-"""Settles after which the next message of a group may be ready."""
 MAX_BURST: Final = 256
 """Leases asked for in one go: with payloads of 100 bytes applying them takes about 3 ms."""
 COOL_DOWN: Final = 0.005
@@ -85,8 +85,9 @@ class Delivery:
         """All leases are in the book."""
         self._when_complete: list[Callable[[], None]] = []
         self._lines: dict[str, Line] = {}
-        self._following: set[str] = set()
-        """Queues whose line has `follow`."""
+        self._followers = Followers()
+        self._lapsed: dict[bytes, Consumer] = {}
+        """Leases that have lapsed while their consumers live, and keep their credits."""
         self._book = HandsBook()
         releases = Releases(self._book, timers, submit=self._submit, leading=lambda: self._leading)
         self._release = releases.release
@@ -138,6 +139,9 @@ class Delivery:
             take=request.take,
             take_room=take_room if request.take else None,
         )
+        if request.expiring:
+            # Of what it holds some may have lapsed.
+            consumer.occupied.update(held.lease_id for held in request.held)
         hands.consumer = consumer
         hands.concurrency = consumer.concurrency
         line = self._lines.get(consumer.queue)
@@ -159,6 +163,8 @@ class Delivery:
     def _take_up(self, consumer: Consumer) -> None:
         """A consumer is here, and what it holds is known."""
         if consumer.expiring:
+            consumer.occupied.difference_update(consumer.hands.held)
+            self._lapsed.update((lease_id, consumer) for lease_id in consumer.occupied)
             for lease in consumer.hands.held.values():
                 self._lapses.expire(lease)
         self._push_again(consumer)
@@ -170,18 +176,31 @@ class Delivery:
             self._remove(consumer)
 
     def started(self, session: bytes, number: int, lease_ids: Sequence[bytes]) -> None:
-        """The handling of these messages begins: losing their holder from now on counts as an attempt."""
+        """The handling of these messages begins: losing their holder from now on counts as an attempt. Those that were
+        taken give their credits back. Said again, or of one that has lapsed: it is out of the consumer's hands.
+        """
         hands = self._book.find((session, number))
         if hands is None:
             return
         for lease_id in lease_ids:
             lease = hands.held.get(lease_id)
             if lease is not None:
+                lease.let_go = lease.started or lease.releasing
                 lease.started = True
         consumer = hands.consumer
-        if consumer is not None and consumer.taken:
-            consumer.taken.difference_update(lease_ids)
+        if consumer is not None and consumer.occupied:
+            consumer.occupied.difference_update(lease_ids)
+            for lease_id in lease_ids:
+                self._lapsed.pop(lease_id, None)
             self._pump(consumer.queue)
+
+    def finished(self, lease_id: bytes) -> None:
+        """A message is out of its consumer's hands, whatever became of its lease."""
+        lease = self._book.leases.get(lease_id)
+        if lease is None:
+            self._free(lease_id)
+        else:
+            lease.let_go = True
 
     def resume(self, consumer: Consumer) -> None:
         """There is room again on the way to a consumer that takes."""
@@ -283,26 +302,30 @@ class Delivery:
                 ]
         return found
 
-    def followers(self, group: pb.WriteGroup) -> dict[str, int]:
-        """Messages that these writes may make ready by settling those before them, by queue."""
+    def submitted(self, group: pb.WriteGroup) -> dict[str, int]:
+        """Writes are on their way into the log. Returns how many messages they may make ready by settling those before
+        them, by queue.
+        """
         found: dict[str, int] = {}
-        if not self._following:
+        if not (self._leading and (self._followers or self._lapsed or self._lapses.ending)):
             return found
         for write in group.writes:
             for settle in pb.AtomicWrite.FromString(write.op).settles:
                 lease = self._book.leases.get(settle.lease_id)
-                if lease is not None and lease.queue in self._following and settle.kind in _ENDS:
+                if lease is None:
+                    self._free(settle.lease_id)
+                    continue
+                lease.let_go = True
+                if self._followers.are_expected(lease.queue, settle.kind):
                     found[lease.queue] = found.get(lease.queue, 0) + 1
         return found
 
-    def _learn(self, result: QueueResult, settled: set[str]) -> None:
-        """Which queues have messages that follow on settles."""
-        for queue in settled:
-            due_ms = result.ready.get(queue)
-            line = self._lines.get(queue)
-            if line is not None and due_ms is not None and due_ms <= result.time_ms:
-                line.follow = MAX_FOLLOW
-                self._following.add(queue)
+    def _free(self, lease_id: bytes) -> None:
+        """Its consumer speaks of a lease that has lapsed: it gets its credit back."""
+        consumer = self._lapsed.pop(lease_id, None)
+        if consumer is not None:
+            consumer.occupied.discard(lease_id)
+            self._pump(consumer.queue)
 
     def applied(self, result: QueueResult) -> None:
         """Follow an applied entry."""
@@ -320,8 +343,12 @@ class Delivery:
             if lease is not None:
                 settled.add(lease.queue)
                 self._lapses.ended(lease)
+                if lease.lapsed and not lease.let_go:
+                    self._occupy(lease)
         touched |= settled
-        self._learn(result, settled)
+        for queue in settled:
+            if queue in self._lines and result.ready.get(queue, result.time_ms + 1) <= result.time_ms:
+                self._followers.seen(queue)
         unclaimed = []
         for grant in result.granted:
             lease = self._grant(grant)
@@ -334,6 +361,12 @@ class Delivery:
             touched |= result.policies_changed
         for queue in touched:
             self._pump(queue)
+
+    def _occupy(self, lease: HeldLease) -> None:
+        hands = self._book.find(lease.holder)
+        if hands is not None and hands.consumer is not None:
+            hands.consumer.occupied.add(lease.lease_id)
+            self._lapsed[lease.lease_id] = hands.consumer
 
     def time_moved(self) -> None:
         """The cluster's time has jumped ahead of the loop's: what was to be due later may be due now."""
@@ -377,7 +410,7 @@ class Delivery:
         hands = self._book.find(holder)
         consumer = None if hands is None else hands.consumer
         if consumer is not None:
-            consumer.taken.add(message.lease_id)
+            consumer.occupied.add(message.lease_id)
             consumer.sink(message)
 
     def _send(self, consumer: Consumer, message: pb.Delivery) -> None:
@@ -445,10 +478,8 @@ class Delivery:
             self._expire(session)
             self._pump(line.queue)
             return
-        if not granted and not asked and line.follow:
-            line.follow -= 1
-            if not line.follow:
-                self._following.discard(line.queue)
+        if not granted and not asked:
+            self._followers.missed(line.queue)
         if asked:
             line.burst = min(line.burst * 2, MAX_BURST) if granted == count else max(1, granted)
         if granted or not asked:
@@ -495,10 +526,12 @@ class Delivery:
     def _remove(self, consumer: Consumer) -> None:
         """Take a consumer out of its line; its hands stay while something is in them."""
         consumer.hands.consumer = None
+        for lease_id in consumer.occupied:
+            self._lapsed.pop(lease_id, None)
         self._book.drop_if_idle(consumer.holder)
         line = self._lines[consumer.queue]
         line.remove(consumer)
         if not line.consumers:
             line.alarm.cancel()
             del self._lines[consumer.queue]
-            self._following.discard(consumer.queue)
+            self._followers.forget(consumer.queue)

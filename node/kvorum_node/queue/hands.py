@@ -44,6 +44,10 @@ class HeldLease:
     started: bool = False
     releasing: bool = False
     """A Release of it has been proposed."""
+    lapsed: bool = False
+    """It expired while its holder lived."""
+    let_go: bool = False
+    """Its holder has spoken of it as of something that is out of its hands, or is about to be."""
 
 
 class TakeRoom:
@@ -88,13 +92,14 @@ class Consumer:
     """Its leases end although it lives."""
     take: bool = False
     """What it gets is deleted as it is handed out."""
-    taken: set[bytes] = field(default_factory=set)
-    """Lease ids of what went out to it that way and was not reported as started."""
+    occupied: set[bytes] = field(default_factory=set)
+    """Lease ids that are in its hands no more but have not given their credits back: of what it has taken and not begun
+    with, and of what has lapsed while it lives."""
     take_room: TakeRoom | None = None
 
     def room(self, bound: int) -> int:
         """How many more it may get before `bound` are in its hands."""
-        room = bound - len(self.hands.held) - len(self.taken) - self.reserved
+        room = bound - len(self.hands.held) - len(self.occupied) - self.reserved
         if room > 0 and self.take_room is not None:
             return min(room, self.take_room.left())
         return room
@@ -201,8 +206,6 @@ class Line:
     """Lease commands under way because messages were ready (not those that ride with an enqueue)."""
     burst: int = 1
     """How many messages the next asking may take, over all consumers; grows while there are enough."""
-    follow: int = 0
-    """How sure it is that a settle makes the next message ready in the same entry, as it does in a group."""
     takers: int = 0
     """Consumers whose messages are deleted as they are handed out."""
 

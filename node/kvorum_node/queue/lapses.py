@@ -45,6 +45,8 @@ class Lapses:
         self._silent: Deadlines[Holder] = Deadlines(timers, self._look_at_holders)
         self._expiring: Deadlines[bytes] = Deadlines(timers, self._expired)
         self.lapsed = 0
+        self.ending: set[bytes] = set()
+        """Leases that have expired in living hands, until the log says so."""
 
     # ---- connections
 
@@ -92,6 +94,7 @@ class Lapses:
         self._lost_at.clear()
         self._silent.clear()
         self._expiring.clear()
+        self.ending.clear()
 
     # ---- leases
 
@@ -112,6 +115,7 @@ class Lapses:
         """A lease has ended, and is in the book no more."""
         if lease.expires:
             self._expiring.cancel(lease.lease_id)
+            self.ending.discard(lease.lease_id)
         session = lease.holder[0]
         if session in self._lost_at:
             hands = self._book.find(lease.holder)
@@ -171,6 +175,10 @@ class Lapses:
         for holder, leases in by_holder.items():
             hands = self._book.find(holder)
             assert hands is not None
+            if hands.consumer is not None:
+                for lease in leases:
+                    lease.lapsed = True
+                    self.ending.add(lease.lease_id)
             verdicts += verdicts_of(leases, hands, lost=hands.consumer is None)
         self._end(verdicts)
 
@@ -183,7 +191,7 @@ class Lapses:
     @property
     def is_idle(self) -> bool:
         """Nothing is remembered."""
-        return not (self._connections or self._lost_at or len(self._silent) or len(self._expiring))
+        return not (self._connections or self._lost_at or len(self._silent) or len(self._expiring) or self.ending)
 
 
 __all__ = ["Lapses", "Verdicts"]

@@ -8,7 +8,7 @@ import pytest
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.queue import TakeRoom
-from kvorum_node.queue.delivery import MAX_FOLLOW
+from kvorum_node.queue.followers import MAX_MISSES
 from kvorum_node.queue.hands import HeldLease
 from tests.unit.node.harness import Node, Receiver
 
@@ -135,9 +135,9 @@ def test_an_expiring_lease_ends_although_its_consumer_lives(node: Node) -> None:
     node.enqueue(b"slow")
     slow.started(slow.got[0])
     other = Receiver(node, node.open_session(), number=2)
-    node.timers.advance(1.9)
+    node.timers.advance(1.8)
     assert other.got == []
-    node.timers.advance(0.2)
+    node.timers.advance(0.3)
     (again,) = [delivery for receiver in (slow, other) for delivery in receiver.got if delivery.attempt == 2]
     assert again.payload == b"slow"
     assert node.settle_message(slow.got[0]) == pb.OUTCOME_STALE_LEASE
@@ -154,6 +154,54 @@ def test_one_that_was_not_started_gets_its_attempt_back(node: Node) -> None:
     node.timers.advance(1.1)
     # The consumer is gone, so the report of the first ones may have been lost: `concurrency` is 1.
     assert {delivery.payload: delivery.attempt for delivery in other.got} == {b"a": 2, b"b": 1}
+
+
+def test_a_consumer_that_is_stuck_gets_nothing_in_place_of_what_has_lapsed(node: Node) -> None:
+    node.define(lease_ms=500, max_attempts=100)
+    session = node.open_session()
+    stuck = Receiver(node, session, expiring=True, credits=1)
+    node.enqueue(b"x")
+    stuck.started(stuck.got[0])
+    quick = Receiver(node, node.open_session(), expiring=True, credits=1)
+    node.timers.advance(0.6)
+    assert (len(stuck.got), quick.payloads) == (1, [b"x"])
+    node.timers.advance(5)
+    assert (len(stuck.got), len(quick.got)) == (1, 1), "nobody says anything, so nobody gets anything"
+    assert node.queue(counts=True).ready == 1
+    stuck.started(stuck.got[0])  # out of its hands
+    node.timers.settle()
+    assert (len(stuck.got), len(quick.got)) == (2, 1)
+    assert node.settle_message(quick.got[0]) == pb.OUTCOME_STALE_LEASE  # and so is this
+    node.timers.advance(0.6)
+    assert (len(stuck.got), len(quick.got)) == (2, 2)
+    held = [pb.HeldLease(message_id=stuck.got[1].message_id, lease_id=stuck.got[1].lease_id)]
+    node.timers.advance(0.6)
+    again = Receiver(node, session, expiring=True, credits=1, held=held)
+    assert again.got == [], "it says that it still holds what has lapsed"
+    assert Receiver(node, session, expiring=True, credits=1).payloads == [b"x"]
+
+
+def test_what_is_settled_while_its_lapse_is_in_the_log_holds_no_credit(node: Node) -> None:
+    node.define(lease_ms=500)
+    receiver = Receiver(node, node.open_session(), expiring=True, credits=1)
+    node.enqueue(b"x")
+    node.consensus.held = True
+    node.timers.advance(0.6)
+    results = node.write(_ack(receiver.got[0]), settle=False)
+    node.consensus.release()
+    node.timers.settle()
+    assert [result.outcome for result in results] == [pb.OUTCOME_STALE_LEASE]
+    assert len(receiver.got) == 2
+    assert node.settle_message(receiver.got[1]) == pb.OUTCOME_DONE
+    node.enqueue(b"y")
+    assert receiver.payloads == [b"x", b"x", b"y"]
+    assert not node.service.delivery._lapsed
+
+
+def _ack(delivery: pb.Delivery) -> pb.AtomicWrite:
+    op = pb.AtomicWrite()
+    op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_ACK)
+    return op
 
 
 def test_an_extended_lease_ends_when_it_was_extended_to(node: Node) -> None:
@@ -377,8 +425,8 @@ def test_where_nothing_follows_an_acknowledgement_carries_no_lease_for_long(node
         node.settle_message(receiver.got[number])
         (entry,) = [batch(payload) for payload in node.consensus.payloads[before:]]
         carried.append(any(command.HasField("lease") for command in entry.commands))
-    assert 1 <= sum(carried) <= MAX_FOLLOW and not any(carried[-5:])
-    assert not node.service.delivery._following
+    assert 1 <= sum(carried) <= MAX_MISSES and not any(carried[-5:])
+    assert not node.service.delivery._followers
 
 
 def test_a_consumer_without_room_is_given_nothing_with_its_acknowledgement(node: Node) -> None:
