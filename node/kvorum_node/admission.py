@@ -22,6 +22,9 @@ _SMALL = 2_048
 _RANGE = 256
 """Most that the keys which a range may hold weigh: usually there are far fewer, and two that are full are not too much
 for one entry."""
+_PUBLISH = 16
+"""What a message for a topic weighs: it becomes a message for each subscription, of which there may be hundreds; an
+entry holds few enough that all of them together are not too much for it."""
 _QUEUES_SINCE = 3
 _SETTLES_SINCE_3 = frozenset((pb.SETTLE_KIND_EXTEND, pb.SETTLE_KIND_CANCEL, pb.SETTLE_KIND_RESCHEDULE))
 _OPTIONS = ("dedup_id", "dedup_window_ms", "headers", "ttl_ms", "topic")
@@ -104,12 +107,8 @@ def admit(
                 refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text))
                 continue
         weight = len(op.mutations) or 1
-        messages = op.enqueues
-        if messages or op.settles:
-            weight = max(1, len(op.mutations) + len(messages) + len(op.settles))
-            for message in messages:
-                if not (message.delay_ms or message.topic):
-                    enqueues[message.queue] = enqueues.get(message.queue, 0) + 1
+        if op.enqueues or op.settles:
+            weight = max(1, len(op.mutations) + len(op.settles) + _weigh(op.enqueues, enqueues))
         weight += min(deletes, _RANGE) + len(data) // _SMALL
         total += weight
         accepted.append((write, weight))
@@ -120,6 +119,16 @@ def admit(
         if len(data) <= limits.MAX_ENTRY_SIZE:
             return [Part(group, data, len(accepted), total, enqueues or None)], refused
     return list(_split(group, accepted, enqueues)), refused
+
+
+def _weigh(messages: Iterable[pb.Enqueue], ready: dict[str, int]) -> int:
+    """What messages weigh; counts those that are ready at once into `ready`, by queue."""
+    weight = 0
+    for message in messages:
+        weight += _PUBLISH if message.topic else 1
+        if not (message.delay_ms or message.topic):
+            ready[message.queue] = ready.get(message.queue, 0) + 1
+    return weight
 
 
 def needed_version(op: pb.AtomicWrite) -> int:

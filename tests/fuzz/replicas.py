@@ -14,7 +14,7 @@ from tests.unit.store.harness import Replica, batch, init_cluster
 FRESH_AFTER = 500
 """Entries after which the replicas begin anew, so that the last input is never far from an empty state."""
 POSSIBLE = frozenset((pb.OUTCOME_DONE, pb.OUTCOME_CHECK_FAILED, pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR,
-                      pb.OUTCOME_STALE_LEASE))  # fmt: skip
+                      pb.OUTCOME_STALE_LEASE, pb.OUTCOME_QUEUE_FULL, pb.OUTCOME_MESSAGE_GONE))  # fmt: skip
 """What apply may answer to a write that admission has let in. INVALID would be a hole in admission."""
 
 

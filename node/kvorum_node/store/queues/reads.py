@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.limits import MAX_PEEK
+from kvorum.limits import MAX_PEEK, MAX_QUEUE_NAME_SIZE
 
 from .. import checked
 from ..records import DEAD, LEASED, MESSAGE, MESSAGE_ID_SIZE, QUEUE, SCHEDULE, TALLY, TOPIC
@@ -28,8 +28,19 @@ _PAGE_SIZE: Final = 1 << 20
 """Bytes of messages on one page, about."""
 
 
+MAX_CURSOR: Final = 400
+"""Bytes of a key; what a caller names as the place to go on from may be anything."""
+
+
+def _fit(*names: bytes) -> bool:
+    """Whether rows can have such names: LMDB takes longer keys for a fault."""
+    return all(len(name) <= MAX_QUEUE_NAME_SIZE for name in names)
+
+
 def facts(txn: "lmdb.Transaction[bytes]", queue: bytes) -> QueueFacts:
     """See `Store.queue_facts`."""
+    if not _fit(queue):
+        return QueueFacts(0, 0, False, 0)
     policy = policies.read(lambda name: checked.get(txn, name), queue)
     row = checked.get(txn, TALLY + queue)
     leased = 0 if row is None else tallies.unpack(row)[tallies.LEASED]
@@ -44,17 +55,20 @@ def queue_infos(
 ) -> tuple[list[pb.QueueInfo], bytes]:
     """See `Snapshot.queue_infos`."""
     if one is not None:
-        info = _queue_info(txn, one.encode())
+        info = _queue_info(txn, one.encode()) if _fit(one.encode()) else None
         return [] if info is None else [info], b""
     begin = TALLY + prefix.encode()
     found: list[pb.QueueInfo] = []
+    if not _fit(prefix.encode()) or len(after) > MAX_CURSOR:
+        return found, b""
     last = b""
-    for seen, name in enumerate(keys_below(txn, begin, TALLY + after if after else b"")):
+    for seen, name in enumerate(keys_below(txn, begin, after)):
         if len(found) == min(limit, MAX_PEEK) or seen == SCANNED:
             return found, last
-        last = name[len(TALLY) :]
-        if not tallies.is_inbox(last):
-            info = _queue_info(txn, last)
+        last = name  # with its table: the nameless queue would be no place to go on from
+        queue = name[len(TALLY) :]
+        if not tallies.is_inbox(queue):
+            info = _queue_info(txn, queue)
             if info is not None:
                 found.append(info)
     return found, b""
@@ -104,6 +118,8 @@ class Counts(NamedTuple):
 
 def queue_counts(txn: "lmdb.Transaction[bytes]", queue: bytes, now_ms: int) -> Iterator[Counts]:
     """See `Snapshot.queue_counts`."""
+    if not _fit(queue):
+        return
     prefix = ready_prefix(queue)
     after = prefix + (now_ms + 1).to_bytes(8, "big")
     idle = ready = scheduled = 0
@@ -130,6 +146,9 @@ def peek(
     txn: "lmdb.Transaction[bytes]", queue: bytes, kind: int, after: bytes, limit: int, now_ms: int
 ) -> tuple[list[pb.MessageInfo], bytes]:
     """See `Snapshot.peek`."""
+    found: list[pb.MessageInfo] = []
+    if not _fit(queue) or len(after) > MAX_CURSOR:
+        return found, b""
     if kind == pb.PEEK_KIND_DEAD:
         table, wanted = DEAD + named(queue), _any
     elif kind == pb.PEEK_KIND_READY:
@@ -138,7 +157,6 @@ def peek(
         table, wanted = LEASED, _any
     else:
         table, wanted = MESSAGE, _is_not_dead
-    found: list[pb.MessageInfo] = []
     last, size = b"", 0
     for seen, name in enumerate(keys_below(txn, table, table[:1] + after if after else b"")):
         if len(found) == min(limit, MAX_PEEK) or seen == SCANNED or size > _PAGE_SIZE:
@@ -242,7 +260,7 @@ def schedule_infos(txn: "lmdb.Transaction[bytes]", after: bytes, limit: int) -> 
 
 def schedule_info(txn: "lmdb.Transaction[bytes]", name: str) -> pb.ScheduleInfo | None:
     """One schedule."""
-    row = checked.get(txn, SCHEDULE + name.encode())
+    row = checked.get(txn, SCHEDULE + name.encode()) if _fit(name.encode()) else None
     if row is None:
         return None
     recurring = formats.unpack_recurring(row)
@@ -257,6 +275,8 @@ def _page(
     """Infos of the rows of a table that come after a name, and the name to go on after; empty = that is all."""
     found: list[Info] = []
     last = b""
+    if len(after) > MAX_CURSOR:
+        return found, last
     for name in keys_below(txn, table, table + after if after else b""):
         if len(found) == min(limit, MAX_PEEK):
             return found, last
