@@ -1,6 +1,9 @@
 """Random entries about queues, against a model; and what must hold of any state whatever the model says."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -400,3 +403,57 @@ def test_one_log_gives_one_state(tmp_path: Path, seed: int) -> None:
         other.scrub()
         other.store.close()
     first.store.close()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.unit.store.harness import Replica
+from tests.unit.store.test_queue_model import Traffic
+replica = Replica(Path(sys.argv[1]), data_version=3)
+Traffic(replica, 7).run(60)
+print(replica.store.state_hash().hex())
+replica.store.close()
+"""
+
+
+def test_the_hash_seed_does_not_matter(tmp_path: Path) -> None:
+    hashes = set()
+    for seed in ("0", "1", "4242"):
+        run = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / seed)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        hashes.add(run.stdout)
+    assert len(hashes) == 1
+
+
+def test_a_log_begun_with_version_2_goes_on_with_3(tmp_path: Path) -> None:
+    """What was enqueued and leased before has no counters, groups or failures, and is like any other message after."""
+    replica = Replica(tmp_path / "state", data_version=2)
+    session = replica.session()
+    replica.commit(*[enqueue(b"%d" % at, queue="ab"[at % 2], delay_ms=at % 3 * 5) for at in range(30)])
+    held = replica.lease(session, queue="a", count=5)
+    replica.commit(settle(held[0], pb.SETTLE_KIND_RETRY), settle(held[1]))
+    replica.data_version = 3
+    rng = random.Random(5)
+    for _ in range(150):
+        replica.now_ms += rng.choice((0, 1, 5))
+        taken = replica.lease(session, queue=rng.choice("ab"), count=3)
+        held += taken
+        rng.shuffle(held)
+        replica.apply(
+            group(each(*[settle(one, rng.choice(SETTLES)) for one in held[:2]], reschedule(held[-1].message_id, 3)))
+        )
+        del held[:2]
+        replica.apply(requeue("a"), requeue("b"), sweep())
+        replica.scrub()
+        held = held or taken
+        if not held:
+            break
+    replica.store.close()
