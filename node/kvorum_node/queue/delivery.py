@@ -36,34 +36,24 @@ deposed one forgets everything but the connected consumers.
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_raft.errors import NotLeader, RaftError
 from kvorum_raft.seams import Consensus
 
-from ..proposer import Proposal, Proposer, proposal
-from ..timers import Alarm, Timers
-from .followers import Followers
-from .hands import Consumer, HandsBook, HeldLease, Line, Sink, TakeRoom
+from ..proposer import Proposal, Proposer
+from ..timers import Timers
+from .asking import Asking
+from .hands import Consumer, HandsBook, HeldLease, Sink, TakeRoom
 from .lapses import Lapses
-from .releases import RETRY_DELAY, Releases
+from .releases import Releases
 from .seams import GrantRow, LeaseRow, QueueResult, QueueStore
 
 logger = logging.getLogger("kvorum.node")
 
-MAX_BURST: Final = 256
-"""Leases asked for in one go: with payloads of 100 bytes applying them takes about 3 ms."""
-COOL_DOWN: Final = 0.005
-"""Seconds before asking again after nothing was granted although something seemed due."""
 LEASES_PAGE: Final = 512
 """Leased rows that a new leader reads in one callback."""
-TAKE_VERSION: Final = 3
-"""Data version from which on a Lease may take."""
-UPGRADE_WAIT: Final = 1.0
-"""Seconds until it is looked again whether all members know that version."""
 
 
 class Delivery:
@@ -76,7 +66,6 @@ class Delivery:
         self, store: QueueStore, consensus: Consensus, timers: Timers, *, lease: float = limits.DEFAULT_LEASE / 1000
     ) -> None:
         self._store = store
-        self._consensus = consensus
         self._timers = timers
         self._lease = lease
         self._proposer: Proposer | None = None
@@ -84,8 +73,9 @@ class Delivery:
         self._complete = False
         """All leases are in the book."""
         self._when_complete: list[Callable[[], None]] = []
-        self._lines: dict[str, Line] = {}
-        self._followers = Followers()
+        self._asking = Asking(store, consensus, timers, self._expire)
+        self._pump = self._asking.pump
+        self._followers = self._asking.followers
         self._lapsed: dict[bytes, Consumer] = {}
         """Leases that have lapsed while their consumers live, and keep their credits."""
         self._book = HandsBook()
@@ -97,6 +87,7 @@ class Delivery:
     def attach(self, proposer: Proposer) -> None:
         """Where to propose; the proposer needs `companions` of this object first, hence not in the constructor."""
         self._proposer = proposer
+        self._asking.attach(proposer)
 
     # ---- connections
 
@@ -144,14 +135,7 @@ class Delivery:
             consumer.occupied.update(held.lease_id for held in request.held)
         hands.consumer = consumer
         hands.concurrency = consumer.concurrency
-        line = self._lines.get(consumer.queue)
-        if line is None:
-            # Alone it may have all that is there; dealing begins with one for each.
-            alarm = Alarm(self._timers, partial(self._pump, consumer.queue))
-            line = self._lines[consumer.queue] = Line(consumer.queue, alarm, burst=MAX_BURST)
-        else:
-            line.burst = 1
-        line.add(consumer)
+        self._asking.add(consumer)
         for held in request.held:
             lease = hands.held.get(held.lease_id)
             if lease is not None and held.started:
@@ -228,7 +212,7 @@ class Delivery:
 
     def consumers_of(self, queue: str) -> int:
         """Consumers of a queue that are connected to this node."""
-        line = self._lines.get(queue)
+        line = self._asking.lines.get(queue)
         return 0 if line is None else len(line.consumers)
 
     # ---- leadership
@@ -257,12 +241,12 @@ class Delivery:
         if len(rows) == LEASES_PAGE:
             self._timers.call_soon(self._load, rows[-1].message_id)
             return
-        self._complete = True
+        self._complete = self._asking.open = True
         self._lapses.took_office()
         callbacks, self._when_complete = self._when_complete, []
         for callback in callbacks:
             callback()
-        for line in list(self._lines.values()):
+        for line in list(self._asking.lines.values()):
             for consumer in list(line.consumers):
                 self._take_up(consumer)
 
@@ -278,9 +262,7 @@ class Delivery:
         self._leading = self._complete = False
         self._lapses.left_office()
         self._book.forget_leases()
-        for line in self._lines.values():
-            line.alarm.cancel()
-            line.burst = 1
+        self._asking.stop()
 
     def close(self) -> None:
         """Stop all alarms."""
@@ -290,17 +272,7 @@ class Delivery:
 
     def companions(self, enqueues: dict[str, int]) -> list[Proposal]:
         """Lease commands to stand in the entry that makes these messages ready."""
-        if not (self._leading and self._complete):
-            return []
-        found = []
-        for queue, count in enqueues.items():
-            line = self._lines.get(queue)
-            if line is not None:
-                found += [
-                    self._lease_command(line, consumer, part, asked=False)
-                    for consumer, part in line.share(min(count, self._allowed(line)))
-                ]
-        return found
+        return self._asking.companions(enqueues)
 
     def submitted(self, group: pb.WriteGroup) -> dict[str, int]:
         """Writes are on their way into the log. Returns how many messages they may make ready by settling those before
@@ -347,7 +319,7 @@ class Delivery:
                     self._occupy(lease)
         touched |= settled
         for queue in settled:
-            if queue in self._lines and result.ready.get(queue, result.time_ms + 1) <= result.time_ms:
+            if queue in self._asking.lines and result.ready.get(queue, result.time_ms + 1) <= result.time_ms:
                 self._followers.seen(queue)
         unclaimed = []
         for grant in result.granted:
@@ -370,12 +342,12 @@ class Delivery:
 
     def time_moved(self) -> None:
         """The cluster's time has jumped ahead of the loop's: what was to be due later may be due now."""
-        for queue in list(self._lines):
+        for queue in list(self._asking.lines):
             self._pump(queue)
 
     def statistics(self) -> dict[str, float]:
         return {
-            "queue_consumers": sum(len(line.consumers) for line in self._lines.values()),
+            "queue_consumers": sum(len(line.consumers) for line in self._asking.lines.values()),
             "queue_leases": len(self._book.leases),
             "queue_granted": self._granted,
             "queue_taken": self._taken,
@@ -419,74 +391,6 @@ class Delivery:
         consumer.known.add(message.lease_id)
         consumer.sink(message)
 
-    def _pump(self, queue: str) -> None:
-        """Ask for leases if a message is ready and somebody has room for it; otherwise be back when the next one
-        is due.
-        """
-        line = self._lines.get(queue)
-        if line is None or not (self._leading and self._complete) or line.asking:
-            return
-        room = line.room()
-        if room <= 0:
-            return
-        due = self._store.next_due_ms(queue)
-        if due is None:
-            line.alarm.cancel()
-            return
-        wait = due - self._consensus.now_ms()
-        if wait > 0:
-            # The leader's time is slewed against ours, so the alarm may ring a little early: then it is set again.
-            line.alarm.set(max(wait, 1) / 1000)
-            return
-        line.alarm.cancel()
-        count = min(room, max(line.burst, len(line.consumers)), self._allowed(line))
-        for consumer, part in line.share(count):
-            self._submit(self._lease_command(line, consumer, part, asked=True))
-
-    def _allowed(self, line: Line) -> int:
-        """Messages that the queue's policy lets be handed out now, at most `MAX_BURST`."""
-        assert self._proposer is not None
-        if line.takers and self._proposer.data_version < TAKE_VERSION:
-            line.alarm.set_no_later(UPGRADE_WAIT)
-            return 0
-        facts = self._store.queue_facts(line.queue)
-        if facts.paused:
-            return 0
-        if not facts.max_in_flight:
-            return MAX_BURST
-        return min(MAX_BURST, max(0, facts.max_in_flight - facts.leased - line.reserved()))
-
-    def _lease_command(self, line: Line, consumer: Consumer, count: int, *, asked: bool) -> Proposal:
-        consumer.reserve(count)
-        line.asking += asked
-        session, number = consumer.holder
-        lease = pb.Lease(queue=line.queue, session=session, consumer=number, count=count, take=consumer.take)
-        return proposal(pb.Command(lease=lease), partial(self._leased, line, consumer, count, asked), weight=count)
-
-    def _leased(
-        self, line: Line, consumer: Consumer, count: int, asked: bool, granted: Any, error: RaftError | None
-    ) -> None:
-        """A Lease command was applied, or was not."""
-        consumer.reserve(-count)
-        line.asking -= asked
-        if error is not None:
-            if not isinstance(error, NotLeader):
-                line.alarm.set_no_later(RETRY_DELAY)
-            return
-        session = consumer.holder[0]
-        if session and not granted and not self._store.session_exists(session):
-            self._expire(session)
-            self._pump(line.queue)
-            return
-        if not granted and not asked:
-            self._followers.missed(line.queue)
-        if asked:
-            line.burst = min(line.burst * 2, MAX_BURST) if granted == count else max(1, granted)
-        if granted or not asked:
-            self._pump(line.queue)
-        else:
-            line.alarm.set_no_later(COOL_DOWN)
-
     def _expire(self, session: bytes) -> None:
         """The session is closed, so apply grants it nothing, and to go on asking would fill the log. Its client was
         away when that happened, or was never let in: it must hear of it, or it would wait for ever.
@@ -529,9 +433,4 @@ class Delivery:
         for lease_id in consumer.occupied:
             self._lapsed.pop(lease_id, None)
         self._book.drop_if_idle(consumer.holder)
-        line = self._lines[consumer.queue]
-        line.remove(consumer)
-        if not line.consumers:
-            line.alarm.cancel()
-            del self._lines[consumer.queue]
-            self._followers.forget(consumer.queue)
+        self._asking.remove(consumer)

@@ -359,7 +359,7 @@ def test_nothing_is_left_in_memory(node: Node) -> None:
         node.settle_message(receiver.got[0])
         receiver.die()
     delivery = node.service.delivery
-    assert not (delivery._lines or len(delivery._book) or delivery._book.leases)
+    assert not (delivery._asking.lines or len(delivery._book) or delivery._book.leases)
     assert delivery._lapses.is_idle
 
 
