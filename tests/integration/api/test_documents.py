@@ -1,0 +1,79 @@
+"""The snippets of docs/queues.md, on every kind of database."""
+
+import ast
+import asyncio
+import inspect
+import re
+import textwrap
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvorum
+
+PAGE = Path(__file__).parents[3] / "docs" / "queues.md"
+SNIPPETS = re.findall(r"^## (.+?)$|^### (.+?)$|^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def snippets() -> list[tuple[str, str]]:
+    """Name and text of each."""
+    found, heading = [], "top"
+    for large, small, text in SNIPPETS:
+        heading = large or small or heading
+        if text:
+            count = sum(name.startswith(heading) for name, _ in found)
+            found.append((f"{heading} {count + 1}", text))
+    return found
+
+
+def test_all_snippets_were_found() -> None:
+    assert len(snippets()) == PAGE.read_text().count("```python") > 15
+
+
+@pytest.mark.parametrize(("name", "text"), snippets(), ids=[name for name, _ in snippets()])
+async def test_a_snippet_runs_as_it_stands(target: str, name: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    code = compile(text, f"docs/queues.md: {name}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with kvorum.open_kv(target) as kv:
+        for queue in await kv.queues():  # a cluster is shared
+            if f'"{queue.name}"' in PAGE.read_text():
+                await kv.queue(queue.name).remove()
+        for topic in re.findall(r'kv\.topic\("(\w+)"\)', text):
+            await kv.topic(topic).remove()
+        await kv.delete(("user", 9))
+        before = asyncio.all_tasks()
+        names = {"kv": kv, "kvorum": kvorum, "asyncio": asyncio, "time": time, "timedelta": timedelta}
+        async with asyncio.timeout(20):
+            running = eval(code, names)
+            if inspect.isawaitable(running):
+                await running
+        own = [task for task in names.values() if isinstance(task, asyncio.Task)]
+        own += [task for many in names.values() if isinstance(many, list) for task in many if _is_task(task)]
+        if own:
+            await _until_nothing_is_left(kv, text)
+        for schedule in await kv.schedules():
+            await kv.unschedule(schedule.name)
+    await asyncio.gather(*own)  # listeners end when the client is closed
+    assert not [task for task in asyncio.all_tasks() - before if not task.done()]
+    assert not caplog.records, textwrap.indent(text, "    ")
+
+
+def _is_task(value: object) -> bool:
+    return isinstance(value, asyncio.Task)
+
+
+async def _until_nothing_is_left(kv: kvorum.Kv, text: str) -> None:
+    """What was sent to queues with a listener is handled; of those that nobody listens to it may stay."""
+    listened = set(re.findall(r'kv\.queue\("([\w/]+)"\)\.listen', text))
+    listened |= {
+        queue
+        for name, queue in re.findall(r'^(\w+) = kv\.queue\("(\w+)"\)', text, re.MULTILINE)
+        if f"{name}.listen" in text
+    }
+    async with asyncio.timeout(20):
+        while True:
+            queues = [one for one in await kv.queues(counts=True) if one.name in listened]
+            if not any(one.ready or one.leased for one in queues):
+                return
+            await asyncio.sleep(0.02)
