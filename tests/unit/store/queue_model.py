@@ -424,6 +424,7 @@ class Queues:
             target = letter.origin[0] if command.to_origin and letter.origin is not None else letter.queue
             self.delete(letter)
             moved = self.anew(letter, target, None if command.to_origin else letter.origin)
+            moved.failures = letter.failures if moved.origin else []
             key = (target, moved.made.dedup_id)
             if moved.until_done and (key not in self.dedup or 0 < self.dedup[key][1] <= self.now_ms):
                 self.dedup[key] = (moved.message_id, 0)

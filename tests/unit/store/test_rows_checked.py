@@ -119,6 +119,11 @@ def expiry_of_long(patient: Patient) -> object:
         return snapshot.expire_at_ms(LONG)
 
 
+def topics(patient: Patient) -> object:
+    with patient.store.snapshot() as snapshot:
+        return snapshot.topic_infos(b"", 5)
+
+
 def sweep_later(patient: Patient) -> object:
     patient.now_ms += 100
     return patient.apply(sweep())
@@ -166,6 +171,18 @@ WAYS: list[tuple[str, bytes, int, Callable[[Patient], object]]] = [
         -1,
         lambda patient: patient.store.delivery(patient.held.message_id, patient.held.lease_id),
     ),
+    ("settings of a queue", layout.QUEUE, 0, lambda patient: patient.store.queue_facts("s")),
+    ("policy of an enqueue", layout.QUEUE, 0, commit(enqueue(queue="s"))),
+    ("policy of a lease", layout.QUEUE, 0, command(lease(b"", queue="s"))),
+    ("counters", layout.TALLY, -1, commit(enqueue(queue="s"))),
+    ("counters of a list", layout.TALLY, 0, lambda patient: patient.queue("d")),
+    ("deduplication", layout.DEDUP, 0, commit(enqueue(queue="s", dedup_id=b"id"))),
+    ("failures", layout.FAILURES, 0, lambda patient: patient.peek("d", pb.PEEK_KIND_DEAD)),
+    ("topic of a message", layout.TOPIC, 0, commit(enqueue(topic="t"))),
+    ("topics", layout.TOPIC, 0, topics),
+    ("subscription", layout.SUBSCRIPTION, 0, command(subscribe("t", "u"))),
+    ("retained message", layout.RETAINED, 0, command(subscribe("t", "v", since_ms=500))),
+    ("schedule", layout.SCHEDULE, 0, command(define_schedule("cron", None))),
     ("applied index", layout.STATE_KEY, 0, versionstamp),
     ("cluster", layout.CLUSTER_KEY, 0, versionstamp),
     ("cluster of an entry", layout.CLUSTER_KEY, 0, commit(put(b"b"))),

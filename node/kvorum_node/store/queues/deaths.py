@@ -193,9 +193,12 @@ def _revive(entry: "Entry", message_id: bytes, queue: bytes, stamp: bytes, *, to
     if place is not None:
         checked.delete_index(txn, place)
     target = origin.queue if to_origin and origin is not None else queue
+    found = [] if to_origin or origin is None else messages.failures(txn, message_id)
     _drop(entry, message_id, message, _LEFT if to_origin else _NO_LONGER_DEAD)
     new_id = entry.next_id(stamp)
     if payload.until_done and dedup.holder(entry, target, payload.dedup_id) is None:
         dedup.remember(entry, target, payload.dedup_id, new_id, 0)
+    if found:  # why it died elsewhere is told with where it comes from
+        messages.put_failures(entry, new_id, found)
     messages.add(entry, new_id, target, _anew(entry, payload, target, None if to_origin else origin), entry.time_ms)
     return len(payload.payload) + 1

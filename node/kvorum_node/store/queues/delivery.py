@@ -124,10 +124,10 @@ def _settle_idle(entry: "Entry", verdict: pb.Settle) -> None:
     txn, message_id = entry.rows.txn, verdict.message_id
     message = messages.load(txn, message_id)
     if message is None or message.state in (LEASED_STATE, DYING_STATE):
-        raise Refused(_GONE, "the message is done, or in a consumer's hands")
+        raise Refused(_GONE, f"message {message_id.hex()} is done, or in a consumer's hands")
     dead = message.state == DEAD_STATE
     if verdict.kind == _RESCHEDULE and dead:
-        raise Refused(_GONE, "the message is a dead letter: requeue it")
+        raise Refused(_GONE, f"message {message_id.hex()} is a dead letter: requeue it")
     place = index_key(message_id, message)
     if place is not None:
         checked.delete_index(txn, place)
