@@ -110,7 +110,7 @@ async def list_command(options: Options, prefix: str, counts: bool) -> int | Non
             print_json(stats_json(stats, counts=counts))
         return None
     shown = _COUNTS if counts else ("messages", "leased", "dead")
-    columns = ("Queue", *(name.capitalize() for name in shown), "Consumers", "Sent/s", "Done/s", "State")
+    columns = ("Queue", *(name.capitalize() for name in shown), "Oldest", "Consumers", "Sent/s", "Done/s", "State")
     print_table(columns, [_list_row(stats, shown) for stats in found])
     return None
 
@@ -119,6 +119,7 @@ def _list_row(stats: kvorum.QueueStats, shown: Sequence[str]) -> tuple[str, ...]
     return (
         stats.name or '""',
         *(f"{getattr(stats, name):,}" for name in shown),
+        "" if stats.oldest_age is None else shown_duration(stats.oldest_age),
         str(stats.consumers),
         f"{stats.sent_per_s:.1f}",
         f"{stats.done_per_s:.1f}",
@@ -162,9 +163,29 @@ def _stats_rows(stats: kvorum.QueueStats) -> list[tuple[str, str]]:
     rows.append(("oldest", "" if stats.oldest_age is None else shown_duration(stats.oldest_age)))
     rows += [("sent/s", f"{stats.sent_per_s:.1f}"), ("done/s", f"{stats.done_per_s:.1f}")]
     rows.append(("paused", "yes" if stats.paused else "no"))
-    policy = {} if stats.policy is None else policy_json(stats.policy)
-    rows.append(("policy", ", ".join(f"{name} {value}" for name, value in policy.items()) or "defaults"))
+    rows.append(("policy", ("" if stats.policy is None else shown_policy(stats.policy)) or "defaults"))
     return rows
+
+
+def shown_policy(policy: kvorum.QueuePolicy) -> str:
+    """A policy as the options that make it; empty: all is by default."""
+    words = []
+    for name, value in vars(policy).items():
+        option = f"--{name.replace('_', '-')}"
+        if value is None or value is False or value == "queue":
+            continue
+        if value is True:
+            words.append(option)
+        elif isinstance(value, timedelta):
+            words.append(f"{option} {shown_duration(value)}")
+        elif isinstance(value, tuple):
+            words.append(f"{option} {','.join(map(shown_duration, value))}")
+        elif isinstance(value, kvorum.Exponential):
+            base, cap = (shown_duration(timedelta(milliseconds=_milliseconds(one))) for one in (value.base, value.cap))
+            words.append(f"--exponential {base},{cap}")
+        else:
+            words.append(f"{'--dead-letters' if name == 'dead_letter_queue' else option} {value}")
+    return " ".join(words)
 
 
 # ---- peek, dead
@@ -400,6 +421,25 @@ async def cancel_command(options: Options, name: str, ids: tuple[str, ...]) -> i
         elif not cancelled:
             note(f"kvorum: not found: message {id} is done, or in a consumer's hands")
     return None if all(done) else NOT_FOUND
+
+
+@queue_group.command("reschedule")
+@_NAME
+@click.argument("id", metavar="ID")
+@click.option("--delay", type=Duration(), default="0", show_default=True, help="Due after this time from now on.")
+@database_options
+@runs
+async def reschedule_command(options: Options, name: str, id: str, delay: timedelta) -> int | None:
+    """Change when a message is due that is in nobody's hands."""
+    require_existing(options)
+    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+        done = await kv.queue(name).reschedule(id, delay=delay)
+    if options.as_json:
+        print_json({"id": id, "rescheduled": done})
+    if done:
+        return None
+    note(f"kvorum: not found: message {id} is done, dead, or in a consumer's hands")
+    return NOT_FOUND
 
 
 # ---- define and the like

@@ -80,9 +80,11 @@ class ClusterConsumer:
         self._remembered: dict[bytes, None] = {}
 
     def started(self, lease_id: bytes) -> None:
-        """Report that a message's handling starts; call it before the handler. What was taken is out of hand by it."""
+        """Report that a message's handling starts; call it before the handler. What was taken is out of hand by it.
+        Said again of a lease that expires: whoever has it goes on, its place is free when it ends.
+        """
         held = self.held.get(lease_id)
-        if held is not None and not held.started:
+        if held is not None and (not held.started or self.expiring):
             held.started = True
             self.to_report.append(lease_id)
             self._owner.changed(self)

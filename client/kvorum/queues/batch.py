@@ -1,12 +1,11 @@
 """Several messages that are handled together."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration
-from kvorum.errors import KvorumError, StaleLease
+from kvorum.errors import StaleLease
 from kvorum.queues.delivered import Delivered
 from kvorum.queues.message import Message
 
@@ -43,18 +42,18 @@ class Messages(Sequence[M], Generic[M]):
         self, kind: "pb.SettleKind", *, delay: Duration | None, reason: str, timeout: Duration | None
     ) -> None:
         left = [message for message in self._messages if not message.settled]
+        if not left:
+            return
+        hold = left[0]._hold  # messages of a batch came through one consumer
         verdicts = [message._verdict(kind, delay=delay, reason=reason) for message in left]
-        outcomes = await asyncio.gather(
-            *(message._settle(verdict, timeout) for message, verdict in zip(left, verdicts, strict=True)),
-            return_exceptions=True,
-        )
-        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        others = [outcome for outcome in failed if not isinstance(outcome, StaleLease)]
-        if others:
-            error = others[0]
-            if isinstance(error, KvorumError):
+        outcomes = await hold.verdicts(verdicts, hold.link.within(timeout))
+        for message, error in zip(left, outcomes, strict=True):
+            message._settled(kind, error)
+        failed = [error for error in outcomes if error is not None]
+        for error in failed:
+            if not isinstance(error, StaleLease):
                 error.add_note(f"{len(failed)} of {len(left)} messages of the batch were not settled")
-            raise error
+                raise error
         if failed:
             raise StaleLease(
                 f"{len(failed)} of {len(left)} messages are not in these hands any more, the others are settled:"

@@ -1,6 +1,6 @@
 """A message in a consumer's hands, without the calls that settle it: those wait, or block, so there are two kinds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration, milliseconds
-from kvorum.errors import InvalidArgument, StaleLease
+from kvorum.errors import InvalidArgument, KvorumError, StaleLease
 from kvorum.link import Link
 from kvorum.queues.outgoing import RESERVED
 from kvorum.values import decode_payload
@@ -90,8 +90,12 @@ class Hold(Protocol):
         """The message is out of these hands."""
         ...
 
-    async def verdict(self, settle: pb.Settle, timeout: float) -> None:
-        """See `Settler.settle`."""
+    def forgotten(self, delivery: pb.Delivery) -> None:
+        """The message was thrown away, unsettled."""
+        ...
+
+    async def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
+        """See `Settler.settle_all`."""
         ...
 
 
@@ -102,15 +106,15 @@ class Delivered:
 
     def __init__(self, delivery: pb.Delivery, hold: Hold) -> None:
         """Errors: DataError if the payload cannot be decoded."""
+        self._delivery = delivery
+        self._hold = hold
+        self._headers: pb.Headers | None = None
         self.value: Any = decode_payload(delivery.payload)
         self.settled: bool = delivery.taken
         """Whether it is out of these hands: acknowledged, failed, rejected, or found to be elsewhere. Of a message that
         was received at most once: always."""
         self.acknowledged = False
         """Whether it is done by `ack`, here or in a commit."""
-        self._delivery = delivery
-        self._hold = hold
-        self._headers: pb.Headers | None = None
 
     @property
     def id(self) -> str:
@@ -185,6 +189,11 @@ class Delivered:
         state = "settled" if self.settled else f"attempt {self.attempt}"
         return f"<{type(self).__name__} {self.id} of queue {self.queue!r}, {state}>"
 
+    def __del__(self) -> None:
+        # Missing after an __init__ that did not end.
+        if not getattr(self, "settled", True):
+            self._hold.forgotten(self._delivery)
+
     # ---- for those who settle it
 
     def _own_headers(self) -> pb.Headers:
@@ -212,13 +221,17 @@ class Delivered:
         """Errors: StaleLease; those of `Settler.settle`."""
         if self.settled:
             raise StaleLease(f"message {self.id} was settled already")
-        try:
-            await self._hold.verdict(settle, self._hold.link.within(timeout))
-        except StaleLease:
+        (error,) = await self._hold.verdicts((settle,), self._hold.link.within(timeout))
+        self._settled(settle.kind, error)
+        if error is not None:
+            raise error
+
+    def _settled(self, kind: "pb.SettleKind", error: KvorumError | None) -> None:
+        """What came of a verdict."""
+        if isinstance(error, StaleLease):
             self._end()
-            raise
-        if settle.kind != pb.SETTLE_KIND_EXTEND:
-            self._end(acknowledged=settle.kind == pb.SETTLE_KIND_ACK)
+        elif error is None and kind != pb.SETTLE_KIND_EXTEND:
+            self._end(acknowledged=kind == pb.SETTLE_KIND_ACK)
 
     def _end(self, *, acknowledged: bool = False) -> None:
         """It is out of these hands."""

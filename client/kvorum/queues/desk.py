@@ -16,6 +16,10 @@ from kvorum.queues.settling import Settler
 
 M = TypeVar("M", bound=Delivered)
 
+_LARGE: Final = 32
+"""Messages of a batch whose line may linger."""
+_SHORT: Final = 0.1
+"""Seconds of a wait that may be over before anything can come."""
 _LINGER: Final = 0.2
 """Seconds for which the line of a batch waits for the next call. What comes meanwhile may wait as long, although
 another consumer could take it."""
@@ -79,8 +83,9 @@ class Desk:
     ) -> list[M]:
         """Up to `most` messages within `wait` seconds. See `gather`.
 
-        The line stays open for a moment, for the next call of the same kind: to register a consumer takes longer than
-        all else, and a short wait might be over before anything came.
+        After a full batch the line stays open for a moment, for the next call of the same kind, since to register a
+        consumer takes longer than all else; also where the wait may have been too short for that. Never where messages
+        are taken at most once: none must come while nobody asks.
         """
         kind = (queue, most, expiring)
         idle = self._idle.pop(kind, None)
@@ -90,8 +95,10 @@ class Desk:
         else:
             line = self.line(make, queue=queue, credits=most, concurrency=most, take=take, expiring=expiring)
         messages = await gather(line, most, wait)
-        if take or line.ending or line.intake.problem is not None or kind in self._idle:
-            # What is taken at most once must not come while nobody asks.
+        more = len(messages) == most >= _LARGE  # there is a backlog, and somebody works it off
+        too_soon = idle is None and not messages and wait < _SHORT  # the consumer was hardly registered
+        usable = not (take or line.ending or line.intake.problem is not None or kind in self._idle)
+        if not usable or not (more or too_soon):
             await asyncio.shield(line.close())
         else:
             self._idle[kind] = line, asyncio.get_running_loop().call_later(_LINGER, self._close_idle, kind)

@@ -7,9 +7,10 @@ is taken ahead of its time.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from kvorum import limits
@@ -18,7 +19,6 @@ from kvorum.backend import Consumer
 from kvorum.errors import DataError, InvalidArgument, KvorumError, LimitExceeded, shown
 from kvorum.link import Link
 from kvorum.queues.delivered import Delivered, Hold, cut_reason
-from kvorum.queues.outgoing import queue_name
 from kvorum.queues.settling import Settler
 
 logger = logging.getLogger("kvorum")
@@ -52,17 +52,21 @@ class Intake(Generic[M]):
         self._backend = link.backend
         self._settler = settler
         self._make = make
-        self._queue = queue_name(queue)
+        self._queue = queue
         self._credits = credits
         self._concurrency = concurrency
         self._expiring = expiring
         self._news = news
+        self._aside: set[asyncio.Task[None]] = set()
+        """Messages that were forgotten, on their way back."""
         self._consumer: Consumer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         if credits > limits.MAX_CREDITS:
             raise LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, credits, "messages in a consumer's hands")
 
     async def open(self) -> None:
         """Have messages sent. Errors: those of `Backend.consume`."""
+        self._loop = asyncio.get_running_loop()
         # Both are left out where they are not asked for: so a backend of earlier days will do for what it can.
         more = {name: True for name, wanted in (("take", self.take), ("expiring", self._expiring)) if wanted}
         self._consumer = await self._backend.consume(
@@ -107,31 +111,61 @@ class Intake(Generic[M]):
 
     # ---- verdicts
 
-    async def verdict(self, settle: pb.Settle, timeout: float) -> None:
-        """See `Settler.settle`."""
-        await self._settler.settle(settle, timeout)
+    async def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
+        """See `Settler.settle_all`."""
+        return await self._settler.settle_all(settles, timeout)
 
     def ended(self, lease_id: bytes) -> None:
         """A message is out of these hands."""
         if self._consumer is not None:
             self._consumer.settled(lease_id)
 
-    async def settle(self, delivery: pb.Delivery, settle: pb.Settle, gave_up: Callable[[], bool]) -> None:
-        """Insist on a verdict; why it was not taken is logged."""
-        if delivery.taken:
+    def forgotten(self, delivery: pb.Delivery) -> None:
+        """Nobody can settle a message any more that was handed out; may be called in any thread."""
+        if self._loop is not None and not self.link.closed:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._forget, delivery)
+
+    def _forget(self, delivery: pb.Delivery) -> None:
+        if self.link.closed:
             return
-        error = await self._settler.insist(settle, gave_up)
-        if error is None:
+        if self._expiring:
+            self.going_on(delivery)
             return
-        if error.outcome == "not applied" and not error.retryable:
-            logger.info("the verdict on message %s came too late: %s", delivery.message_id.hex(), error)
-        else:
-            logger.warning("the verdict on message %s was not taken: %s", delivery.message_id.hex(), error)
+        # Its lease would be renewed as long as this client lives.
+        logger.warning("message %s was forgotten without a verdict: it is tried again", delivery.message_id.hex())
+        task = asyncio.ensure_future(self._give_up(delivery))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _give_up(self, delivery: pb.Delivery) -> None:
+        reason = "its consumer forgot it without a verdict"
+        await self.insist((verdict_on(delivery, pb.SETTLE_KIND_RETRY, reason),), _never)
+        self.ended(delivery.lease_id)
+
+    def going_on(self, delivery: pb.Delivery) -> None:
+        """Whoever has a message, whose lease expires, asks for more although it is not settled: when its lease ends,
+        another one may come in its place.
+        """
+        if self._expiring:
+            self._report(delivery)
+
+    async def insist(self, settles: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> None:
+        """Insist on verdicts; why one was not taken is logged."""
+        if self.take:
+            return  # they are done
+        for settle, error in zip(settles, await self._settler.insist(settles, gave_up), strict=True):
+            if error is None:
+                continue
+            if error.outcome == "not applied" and not error.retryable:
+                logger.info("the verdict on message %s came too late: %s", settle.message_id.hex(), error)
+            else:
+                logger.warning("the verdict on message %s was not taken: %s", settle.message_id.hex(), error)
 
     async def undecodable(self, delivery: pb.Delivery, error: DataError, gave_up: Callable[[], bool]) -> None:
         """A message that this client cannot read: another one may."""
         logger.error("message %s cannot be decoded: %s", delivery.message_id.hex(), error)
-        await self.settle(delivery, verdict_on(delivery, pb.SETTLE_KIND_RETRY, reason_of(error)), gave_up)
+        await self.insist((verdict_on(delivery, pb.SETTLE_KIND_RETRY, reason_of(error)),), gave_up)
         self.ended(delivery.lease_id)
 
     # ---- the end
@@ -144,15 +178,14 @@ class Intake(Generic[M]):
     async def give_back(self) -> None:
         """Return what was never handed out."""
         waiting, self.waiting = list(self.waiting), deque()
-        if self.take:
-            if waiting:
-                logger.warning("%d messages that were taken at most once are lost", len(waiting))
+        if not waiting:
             return
-        await asyncio.gather(*(self._give_back_one(delivery) for delivery in waiting))
-
-    async def _give_back_one(self, delivery: pb.Delivery) -> None:
-        await self.settle(delivery, verdict_on(delivery, pb.SETTLE_KIND_RETURN), _never)
-        self.ended(delivery.lease_id)
+        if self.take:
+            logger.warning("%d messages that were taken at most once are lost", len(waiting))
+            return
+        await self.insist([verdict_on(delivery, pb.SETTLE_KIND_RETURN) for delivery in waiting], _never)
+        for delivery in waiting:
+            self.ended(delivery.lease_id)
 
 
 def _never() -> bool:

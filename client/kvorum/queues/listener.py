@@ -24,8 +24,9 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration, milliseconds
 from kvorum.errors import DataError, InvalidArgument, KvorumError, LimitExceeded
 from kvorum.link import Link
-from kvorum.queues.delivered import Delivered
-from kvorum.queues.intake import Intake, Make, reason_of, verdict_on, whole_number
+from kvorum.queues.delivered import Delivered, cut_reason
+from kvorum.queues.intake import Intake, Make, reason_of, whole_number
+from kvorum.queues.outgoing import queue_name
 from kvorum.queues.settling import Settler
 
 logger = logging.getLogger("kvorum")
@@ -40,6 +41,12 @@ M = TypeVar("M", bound=Delivered)
 DEFAULT_CONCURRENCY: Final = 32
 _FAREWELL: Final = 2.0
 """Seconds in which the last verdicts must be answered when listening ends."""
+
+
+_Verdict = tuple["pb.SettleKind", str, int | None]
+"""Kind, reason, and the delay in milliseconds."""
+_DONE: Final[_Verdict] = (pb.SETTLE_KIND_ACK, "", None)
+_CANCELLED: Final[_Verdict] = (pb.SETTLE_KIND_RETRY, "its handler was cancelled", 0)
 
 
 class Phase(Enum):
@@ -106,7 +113,7 @@ class Listener(Generic[M]):
             link,
             settler,
             make,
-            queue=terms.queue,
+            queue=queue_name(terms.queue),
             credits=terms.credits(),
             concurrency=terms.concurrency * (terms.batch or 1),
             take=terms.at_most_once,
@@ -215,27 +222,24 @@ class Listener(Generic[M]):
 
     async def _handle(self, group: list[pb.Delivery], task: "asyncio.Task[None]") -> None:
         intake = self._intake
-        messages: list[tuple[pb.Delivery, M]] = []
+        messages: list[M] = []
         for delivery in group:
             intake.begin(delivery)
             try:
-                messages.append((delivery, intake.message(delivery)))
+                messages.append(intake.message(delivery))
             except DataError as error:
                 self._phases[task] = Phase.SETTLING
                 await intake.undecodable(delivery, error, self._gave_up)
+                self._phases[task] = Phase.RUNNING
         if messages:
-            self._phases[task] = Phase.RUNNING
-            verdict = await self._call([message for _, message in messages], task)
+            verdict = await self._call(messages, task)
             self._phases[task] = Phase.SETTLING
-            if len(messages) == 1:
-                await self._settle(*messages[0], verdict)
-            else:
-                await asyncio.gather(*(self._settle(*one, verdict) for one in messages))
+            await self._settle([message for message in messages if not message.settled], verdict)
         for delivery in group:
             intake.finish(delivery)
 
-    async def _call(self, messages: list[M], task: "asyncio.Task[None]") -> pb.Settle:
-        """Call the handler; returns the verdict on those that it has not settled itself, without their names."""
+    async def _call(self, messages: list[M], task: "asyncio.Task[None]") -> _Verdict:
+        """Call the handler; returns the verdict on those that it has not settled itself."""
         try:
             outcome = self._handler(self._argument(messages))
             if inspect.isawaitable(outcome):
@@ -243,21 +247,27 @@ class Listener(Generic[M]):
         except asyncio.CancelledError as error:
             if self._impatient:
                 task.uncancel()
-                return pb.Settle(kind=pb.SETTLE_KIND_RETRY, reason="its handler was cancelled", delay_ms=0)
+                return _CANCELLED
             if task.cancelling():
                 raise  # the loop is being shut down: no time for verdicts
             return _failed(messages, error)
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is the verdict, and logged
             return _failed(messages, error)
-        return pb.Settle(kind=pb.SETTLE_KIND_ACK)
+        return _DONE
 
-    async def _settle(self, delivery: pb.Delivery, message: M, verdict: pb.Settle) -> None:
-        if not message.settled:
-            own = verdict_on(delivery, verdict.kind, verdict.reason)
-            if verdict.HasField("delay_ms"):
-                own.delay_ms = verdict.delay_ms
-            await self._intake.settle(delivery, own, self._gave_up)
-            message._end(acknowledged=verdict.kind == pb.SETTLE_KIND_ACK)
+    async def _settle(self, messages: Sequence[M], verdict: _Verdict) -> None:
+        if not messages:
+            return
+        kind, reason, delay_ms = verdict
+        settles = [
+            pb.Settle(
+                message_id=message.message_id, lease_id=message.lease_id, kind=kind, reason=reason, delay_ms=delay_ms
+            )
+            for message in messages
+        ]
+        await self._intake.insist(settles, self._gave_up)
+        for message in messages:
+            message._end(acknowledged=kind == pb.SETTLE_KIND_ACK)
 
     def _gave_up(self) -> bool:
         return self._impatient
@@ -286,13 +296,13 @@ class Listener(Generic[M]):
                 task.cancel()
 
 
-def _failed(messages: Sequence[Delivered], error: BaseException) -> pb.Settle:
+def _failed(messages: Sequence[Delivered], error: BaseException) -> _Verdict:
     first = messages[0]
     if len(messages) == 1:
         logger.error("Exception in queue handler: message %s, attempt %d", first.id, first.attempt, exc_info=error)
     else:
         logger.error("Exception in queue handler: %d messages from %s on", len(messages), first.id, exc_info=error)
-    return pb.Settle(kind=pb.SETTLE_KIND_RETRY, reason=reason_of(error))
+    return pb.SETTLE_KIND_RETRY, cut_reason(reason_of(error)), None
 
 
 def check_handler(handler: H) -> H:

@@ -156,6 +156,8 @@ def queue_name(queue: str) -> str:
     """The name, if it can be one. Errors: InvalidArgument, LimitExceeded."""
     if not isinstance(queue, str):
         raise InvalidArgument(f"a queue's name is a str, got {type(queue).__name__}")
+    if queue.startswith(RESERVED):
+        raise InvalidArgument(f"a queue's name cannot begin with U+0000, such names are reserved: got {shown(queue)}")
     return _text(queue, "a queue's name", "MAX_QUEUE_NAME_SIZE", limits.MAX_QUEUE_NAME_SIZE, "queue name")
 
 

@@ -75,7 +75,7 @@ class QueuePolicy:
     max_wait: timedelta | None = None
     """How long it waits for more; 5 s."""
     retention: timedelta | None = None
-    """After this time messages that bring no ttl are dropped; never."""
+    """After this time messages that bring no ttl are dropped, of those that are sent from now on; never."""
     max_backlog: int | None = None
     """Messages, leased ones included; more are refused with QueueFull."""
     max_in_flight: int | None = None

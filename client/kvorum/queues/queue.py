@@ -136,7 +136,8 @@ class Queue:
         """Up to `max` messages: as soon as so many are there, or what is there when `wait` has passed, maybe none.
 
         By default the queue's `max_batch` and `max_wait`, else 10 and 5 s. Cancelling returns what had come. For a
-        moment after a call (200 ms) this client may be sent more, for the next one; else they go back.
+        moment (200 ms) after a full batch of 32 or more this client may be sent others, for the next call; if there is
+        none they go back.
 
         Errors: InvalidArgument, LimitExceeded, Unavailable, WrongCluster, Closed.
         """
@@ -272,7 +273,7 @@ class Queue:
     async def define(self, *, timeout: Duration | None = None, **policy: Unpack[PolicyOptions]) -> None:
         """Set its policy, which replaces the one before as a whole; see `QueuePolicy`.
 
-        A change acts at once, also on messages that are there; what a message brings itself stays.
+        A change acts at once, also on messages that are there; what they brought, or were given by `retention`, stays.
 
         Errors: InvalidArgument, LimitExceeded, QueueFull (there are too many queues).
         """
@@ -366,7 +367,9 @@ def _first(messages: Sequence[Message]) -> object:
 
 def checked_size(write: pb.AtomicWrite) -> bytes:
     """A write of messages alone, serialised. Errors: LimitExceeded."""
-    size = sum(map(size_of, write.enqueues))
+    size = write.ByteSize()
+    if size > limits.MAX_TOTAL_WRITE_SIZE:
+        size = sum(map(size_of, write.enqueues))  # what the limit counts, which is a little less
     if size > limits.MAX_TOTAL_WRITE_SIZE:
         raise LimitExceeded(
             "MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, size, f"size of {len(write.enqueues)} messages"

@@ -5,6 +5,7 @@ by its lease: messages may be settled long after the iterator has ended.
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
@@ -56,6 +57,9 @@ class Line(Generic[M]):
         """Messages that cannot be decoded, on their way back."""
         self._out: pb.Delivery | None = None
         """The message that was handed out last."""
+        self._held: weakref.WeakSet[M] = weakref.WeakSet()
+        """Messages that were handed out, where their leases expire."""
+        self._expiring = expiring
 
     def _news(self) -> None:
         self._wake.set()
@@ -81,6 +85,8 @@ class Line(Generic[M]):
                 intake.finish(delivery)
                 continue
             self._out = delivery
+            if self._expiring:
+                self._held.add(message)
             return message
         return None
 
@@ -95,6 +101,10 @@ class Line(Generic[M]):
         if self._out is not None:
             self.intake.finish(self._out)
             self._out = None
+        for held in list(self._held):
+            if not held.settled:
+                self.intake.going_on(held._delivery)
+            self._held.discard(held)
         try:
             if not self.ending:
                 await self.open()
@@ -223,7 +233,9 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
         handed_out = True
     finally:
         if not handed_out:
-            line.intake.waiting.extendleft(message._delivery for message in reversed(messages))
+            for message in reversed(messages):
+                message.settled = True  # by going back
+                line.intake.waiting.appendleft(message._delivery)
             await asyncio.shield(line.close())
     return messages
 

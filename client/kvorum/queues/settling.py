@@ -9,11 +9,12 @@ makes that safe, an earlier one that did arrive turns up as a stale lease.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Backend
+from kvorum.durations import shown_seconds
 from kvorum.errors import (
     Closed,
     DeadlineExceeded,
@@ -50,14 +51,14 @@ class Settler:
         self._together_works = False
         self._alone_until = 0.0
 
-    async def once(self, verdict: pb.Settle) -> None:
-        """One attempt. Errors: StaleLease, MessageGone; those of `Backend.write`."""
+    def once(self, verdict: pb.Settle) -> "asyncio.Future[None]":
+        """One attempt; the errors of its answer: StaleLease, MessageGone, those of `Backend.write`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
         if not self._gathered:
             loop.call_soon(self._send)
         self._gathered.append((verdict, answer))
-        await answer
+        return answer
 
     async def settle(self, verdict: pb.Settle, timeout: float) -> None:
         """Repeat until the answer is definite, for `timeout` seconds.
@@ -65,50 +66,84 @@ class Settler:
         Errors: StaleLease; OutcomeUnknown also where a repeat found the lease stale, which an earlier attempt that did
         arrive makes of it; DeadlineExceeded, NoSpace, Closed and others with nothing changed.
         """
+        (error,) = await self.settle_all((verdict,), timeout)
+        if error is not None:
+            raise error
+
+    async def settle_all(self, verdicts: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
+        """As `settle` for each; what became of them, None if it was taken."""
         deadline = asyncio.get_running_loop().time() + timeout
+        if timeout < self._timeout:
+            return await asyncio.gather(*(self._until(one, deadline, timeout, None) for one in verdicts))
+        # First attempts nearly always are the only ones, and end by their own timeout: a timer and a task for each of
+        # hundreds of verdicts would cost more than all else.
+        outcomes = await self._first(verdicts)
+        again = [at for at, error in enumerate(outcomes) if error is not None and _repeatable(error)]
+        if again:
+            repeated = await asyncio.gather(
+                *(self._until(verdicts[at], deadline, timeout, outcomes[at]) for at in again)
+            )
+            for at, outcome in zip(again, repeated, strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+    async def insist(self, verdicts: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> list[KvorumError | None]:
+        """Repeat each until its answer is definite, however long that takes, or until `gave_up` says that it is enough.
+
+        Returns why they were not taken; None if they were.
+        """
+        outcomes = await self._first(verdicts)
         pause = _FIRST_PAUSE
-        last: KvorumError | None = None
-        in_doubt = False
+        while again := [at for at, error in enumerate(outcomes) if error is not None and _repeatable(error)]:
+            if gave_up():
+                break
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            for at, outcome in zip(again, await self._first([verdicts[at] for at in again]), strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+    async def _first(self, verdicts: Sequence[pb.Settle]) -> list[KvorumError | None]:
+        """One attempt for each."""
+        outcomes: list[KvorumError | None] = []
+        for answer in [self.once(verdict) for verdict in verdicts]:
+            try:
+                await answer
+            except KvorumError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    async def _until(
+        self, verdict: pb.Settle, deadline: float, timeout: float, last: KvorumError | None
+    ) -> KvorumError | None:
+        """Repeat after the error `last`, if there was one, until the answer is definite, or the deadline."""
+        pause = _FIRST_PAUSE
+        in_doubt = isinstance(last, OutcomeUnknown)
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
+                    if last is not None:
+                        await asyncio.sleep(pause)
+                        pause = min(pause * 2, _LONGEST_PAUSE)
                     try:
                         await self.once(verdict)
-                        return
                     except (StaleLease, MessageGone) as error:
                         if in_doubt:
-                            raise OutcomeUnknown(
-                                f"an attempt without an answer may have been applied; now: {error}"
-                            ) from error
-                        raise
+                            return OutcomeUnknown(f"an attempt without an answer may have been applied; now: {error}")
+                        return error
                     except KvorumError as error:
                         if not _repeatable(error):
-                            raise
+                            return error
                         last = error
                         in_doubt |= isinstance(error, OutcomeUnknown)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    else:
+                        return None
         except TimeoutError:
             if in_doubt or last is None:
-                raise OutcomeUnknown(f"no answer to a verdict on a message within {timeout:g} s") from last
-            raise DeadlineExceeded(f"the verdict on a message was not taken within {timeout:g} s: {last}") from last
-
-    async def insist(self, verdict: pb.Settle, gave_up: Callable[[], bool]) -> KvorumError | None:
-        """Repeat until the answer is definite, however long that takes, or until `gave_up` says that it is enough.
-
-        Returns why it was not taken; None if it was.
-        """
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self.once(verdict)
-            except KvorumError as error:
-                if not _repeatable(error) or gave_up():
-                    return error
-            else:
-                return None
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+                return OutcomeUnknown(f"no answer to a verdict on a message within {shown_seconds(timeout)}")
+            return DeadlineExceeded(f"the verdict on a message was not taken within {shown_seconds(timeout)}: {last}")
 
     async def close(self) -> None:
         """Give up what is under way."""

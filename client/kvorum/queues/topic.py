@@ -35,7 +35,9 @@ class Topic:
     ) -> CommitResult:
         """Put a copy of a message on the queue of each subscription, in one commit; see `SendOptions`.
 
-        Errors: as `Queue.send`; InvalidArgument if the topic does not exist.
+        A topic that does not exist, or has no subscriptions, takes it, and it goes nowhere (but to what is retained).
+
+        Errors: as `Queue.send`.
         """
         link = self._desk.link
         op = pb.AtomicWrite(enqueues=(outgoing_to_topic(value, self._name, options),)).SerializeToString()

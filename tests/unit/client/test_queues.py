@@ -392,21 +392,45 @@ async def test_a_batch_that_is_cancelled_gives_everything_back(kv: Kv, backend: 
     assert [one.kind for one in backend.settles] == [RETURN] and consumer.closed
 
 
-async def test_what_comes_after_a_batch_is_for_the_next_one_or_goes_back(
+async def full_batch(kv: Kv, backend: FakeBackend, size: int) -> FakeConsumer:
+    receiving = asyncio.ensure_future(kv.queue("mail").receive_batch(max=size, wait=60_000))
+    await until(lambda: bool(backend.consumers) and not backend.consumers[-1].closed)
+    consumer = backend.consumers[-1]
+    for value in range(size):
+        consumer.deliver(value)
+    await (await receiving).ack_all()
+    backend.writes.clear()
+    return consumer
+
+
+async def test_what_comes_after_a_full_batch_is_for_the_next_one_or_goes_back(
     kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk, "_LINGER", 0.05)
-    mail = kv.queue("mail")
-    assert len(await mail.receive_batch(max=3, wait=1)) == 0
-    (consumer,) = backend.consumers
-    consumer.deliver("late")
-    assert consumer.started_leases == []
-    assert (await kv.queue("mail").receive_batch(max=3, wait=1)).values == ["late"]
+    consumer = await full_batch(kv, backend, 32)
+    consumer.deliver("early")
+    assert len(consumer.started_leases) == 32
+    batch = await kv.queue("mail").receive_batch(max=32, wait=200)
+    assert batch.values == ["early"] and consumer.closed and len(backend.consumers) == 1  # it was not full
+    await batch.ack_all()
+    consumer = await full_batch(kv, backend, 32)
     consumer.deliver("left")
-    assert len(await mail.receive_batch(max=4, wait=1)) == 0  # of another kind: its own line, and the first one goes
-    assert len(backend.consumers) == 2 and consumer.closed
+    await until(lambda: consumer.closed and bool(backend.settles))
     assert [one.kind for one in backend.settles] == [RETURN]
-    await until(lambda: backend.consumers[1].closed)
+    consumer = await full_batch(kv, backend, 32)
+    consumer.deliver("left")
+    assert len(await kv.queue("mail").receive_batch(max=5, wait=1)) == 0  # another kind: the line that waits goes
+    assert consumer.closed and [one.kind for one in backend.settles] == [RETURN]
+
+
+async def test_small_and_late_batches_leave_nothing_open(kv: Kv, backend: FakeBackend) -> None:
+    assert (await full_batch(kv, backend, 31)).closed
+    assert len(await kv.queue("mail").receive_batch(max=32, wait=100)) == 0
+    assert all(one.closed for one in backend.consumers)
+    mail = kv.queue("mail")
+    for _ in range(2):  # too short a wait to tell anything, once
+        assert len(await mail.receive_batch(max=32, wait=1)) == 0
+    assert len(backend.consumers) == 3 and backend.consumers[2].closed
 
 
 async def test_calls_at_the_same_time_have_lines_of_their_own(kv: Kv, backend: FakeBackend) -> None:
@@ -416,6 +440,48 @@ async def test_calls_at_the_same_time_have_lines_of_their_own(kv: Kv, backend: F
     assert [one.closed for one in backend.consumers].count(False) == 1
     await kv.close()
     assert all(one.closed for one in backend.consumers)
+
+
+async def test_a_message_that_is_forgotten_is_tried_again(
+    kv: Kv, backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    message, consumer = await received(kv, backend)
+    lease_id = message.lease_id
+    del message
+    gc.collect()
+    await until(lambda: consumer.settled_leases == [lease_id])
+    (settle,) = backend.settles
+    assert (settle.kind, settle.reason) == (RETRY, "its consumer forgot it without a verdict")
+    assert "was forgotten without a verdict" in caplog.text
+
+
+async def test_who_goes_on_lets_the_place_of_an_expiring_message_be_free_when_it_ends(
+    kv: Kv, backend: FakeBackend
+) -> None:
+    receiver = kv.queue("mail").receive(renew=False, prefetch=1)
+    waiting = asyncio.ensure_future(receiver.next())
+    consumer = await opened(backend)
+    first = consumer.deliver("a")
+    message = await waiting
+    assert message is not None and consumer.started_leases == [first.lease_id]
+    waiting = asyncio.ensure_future(receiver.next())
+    await until(lambda: consumer.started_leases == [first.lease_id] * 2)
+    second = consumer.deliver("b")
+    assert (await waiting) is not None
+    waiting.cancel()
+    del waiting  # and the message with it
+    gc.collect()
+    await until(lambda: consumer.started_leases[2:] == [second.lease_id] * 2)
+    await receiver.aclose()
+    await message.ack()
+    assert [one.kind for one in backend.settles] == [ACK]
+
+
+async def test_names_that_begin_with_nul_are_reserved(kv: Kv) -> None:
+    with pytest.raises(InvalidArgument, match="reserved"):
+        kv.queue("\0reply/x")
+    with pytest.raises(InvalidArgument, match="reserved"):
+        await kv.enqueue(1, queue="\0x")
 
 
 async def received(kv: Kv, backend: FakeBackend, **more: Any) -> tuple[kvorum.Message, FakeConsumer]:
