@@ -64,7 +64,7 @@ class Queue:
     async def send_batch(
         self, messages: Sequence[object], *, timeout: Duration | None = None, **common: Unpack[SendOptions]
     ) -> list[Sent]:
-        """Put up to 1,000 messages on the queue in one commit: all or none.
+        """Put up to 1,000 messages, of 800 KiB together, on the queue in one commit: all or none.
 
         Messages are values, or `Outgoing` with options of their own, for which `common` are the defaults.
 

@@ -31,10 +31,10 @@ MAX_TOGETHER: Final = 256
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 """Seconds before a verdict is sent again; doubled each time."""
-_TRIAL: Final = 3.0
+_TRIAL: Final = 1.0
 """Seconds for a write of several verdicts, as long as none has succeeded: a cluster in which a member does not know
 them yet refuses them for as long as they are repeated."""
-_ALONE: Final = 30.0
+_ALONE: Final = 60.0
 """Seconds for which verdicts travel alone after such a refusal."""
 
 _Waiting = tuple[pb.Settle, "asyncio.Future[None]"]
@@ -172,9 +172,11 @@ class Settler:
         except KvorumError as error:
             for _, answer in part:
                 _fail(answer, error)
-        except asyncio.CancelledError:
+        except BaseException as error:
+            # Cut off by closing, or by a fault: nobody may be left waiting.
+            why = "the client was closed" if isinstance(error, asyncio.CancelledError) else f"it failed ({error!r})"
             for _, answer in part:
-                _fail(answer, OutcomeUnknown("the client was closed before the verdict on a message was answered"))
+                _fail(answer, OutcomeUnknown(f"{why} before the verdict on a message was answered"))
             raise
 
     async def _write_alone(self, verdict: pb.Settle, answer: "asyncio.Future[None]") -> None:
