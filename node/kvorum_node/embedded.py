@@ -425,9 +425,15 @@ class EmbeddedBackend:
         """Say goodbye for all consumers, and wait until that is in the state."""
         delivery = self._service.delivery
         delivery.stop_session(SESSION)
-        if delivery.goodbye(SESSION) and self._consensus.fault is None:
-            with contextlib.suppress(RaftError):
+        delivery.goodbye(SESSION)
+        if not self._consumers:
+            return
+        with contextlib.suppress(RaftError):
+            while self._consensus.fault is None:
+                # A Lease on its way may still be granted; it is given back as soon as that is known.
                 await self._commands_done()
+                if not delivery.holds(SESSION):
+                    break
 
     async def _commands_done(self) -> None:
         """Wait until every command proposed so far is in the state: they are applied in order, and so is an empty

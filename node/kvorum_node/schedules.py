@@ -140,7 +140,7 @@ class Ticker:
             self._alarm.set(0.0)
 
     def statistics(self) -> dict[str, float]:
-        return {"schedules": len(self._next), "ticks": self._ticks, "ticks_skipped": self._skipped}
+        return {"schedules_waiting": len(self._next), "ticks": self._ticks, "ticks_skipped": self._skipped}
 
     # ---- what there is
 

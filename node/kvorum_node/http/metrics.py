@@ -1,4 +1,4 @@
-"""/metrics: what `status` and `statistics` tell, in Prometheus' text format; on the leader also how the queues stand.
+"""/metrics: what `status` and `statistics` tell, in Prometheus' text format; on the leader also how queues stand.
 
 A collector of our own in a registry of our own: figures are taken when they are asked for, nothing is counted twice.
 Queues are shown as they were at the leader's last look, a few seconds ago: the largest ones each, all together in
@@ -68,7 +68,6 @@ class Figures(Collector):
 
 
 def _sums(queues: Sequence[pb.QueueInfo]) -> Iterator[Metric]:
-    yield GaugeMetricFamily(PREFIX + "queues", "queues that are defined or have been used", value=len(queues))
     for name, what in (("messages", "messages, dead letters aside"), ("dead", "dead letters")):
         total = sum(getattr(info, name) for info in queues)
         yield GaugeMetricFamily(f"{PREFIX}queues_{name}", f"{what}, of all queues", value=total)

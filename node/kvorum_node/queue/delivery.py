@@ -210,6 +210,10 @@ class Delivery:
         """
         return self._lapses.lapse(session)
 
+    def holds(self, session: bytes) -> bool:
+        """Whether something is in the session's hands."""
+        return any(hands.held for hands in self._book.of_session(session))
+
     def consumers_of(self, queue: str) -> int:
         """Consumers of a queue that are connected to this node."""
         line = self._asking.lines.get(queue)

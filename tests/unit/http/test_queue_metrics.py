@@ -1,16 +1,23 @@
 """How queues stand, for Prometheus."""
 
+from pathlib import Path
+
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.http.metrics import MAX_QUEUES, Figures, Metrics
 from kvorum_raft.seams import Status
+from tests.unit.node.harness import Node
 
 STATUS = Status("n1", b"", "leader", 1, None, 1, 1, 1, 1)
 
 
+def text(figures: Figures) -> str:
+    (body,) = Metrics(figures).page().chunks
+    return body.decode()
+
+
 def page(*queues: pb.QueueInfo, now_ms: int = 100_000) -> list[str]:
     figures = Figures(lambda: STATUS, dict, queues=lambda: queues, now_ms=lambda: now_ms)
-    (body,) = Metrics(figures).page().chunks
-    return [line for line in body.decode().splitlines() if "queue" in line and not line.startswith("#")]
+    return [line for line in text(figures).splitlines() if "queue" in line and not line.startswith("#")]
 
 
 def test_a_queue_in_figures() -> None:
@@ -29,12 +36,22 @@ def test_a_queue_in_figures() -> None:
         'kvorum_queue_failed_total{queue="mail"} 5.0',
         'kvorum_queue_messages{queue="",state="queued"} 1.0',
         'kvorum_queue_oldest_age_seconds{queue=""} 0.0',
-        "kvorum_queues 2.0",
         "kvorum_queues_messages 8.0",
         "kvorum_queues_dead 3.0",
         "kvorum_queues_sent_total 41.0",
     ):
         assert expected in lines, expected
+
+
+def test_no_figure_has_the_name_of_a_family(tmp_path: Path) -> None:
+    """Prometheus refuses a page that has a family twice."""
+    node = Node(tmp_path)
+    figures = Figures(
+        lambda: STATUS, node.service.statistics, queues=lambda: [pb.QueueInfo(name="q")], now_ms=lambda: 1
+    )
+    families = [line.split()[2] for line in text(figures).splitlines() if line.startswith("# TYPE")]
+    assert len(families) == len(set(families))
+    node.close()
 
 
 def test_names_are_escaped() -> None:

@@ -132,7 +132,7 @@ def test_one_message_for_each_tick(node: Node) -> None:
     messages = sent(node)
     assert [tick for name, tick in messages if name == b"minutely"] == ticks_until(node, MINUTE)
     assert [tick for name, tick in messages if name == b"ten"] == ticks_until(node, 10_000)
-    assert node.service.ticker.statistics() == {"schedules": 2, "ticks": len(messages), "ticks_skipped": 0}
+    assert node.service.ticker.statistics() == {"schedules_waiting": 2, "ticks": len(messages), "ticks_skipped": 0}
 
 
 def test_a_tick_is_in_time(node: Node) -> None:
