@@ -106,9 +106,11 @@ def admit(
                 text = too_old(needed, data_version)
                 refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text))
                 continue
-        weight = len(op.mutations) or 1
-        if op.enqueues or op.settles:
-            weight = max(1, len(op.mutations) + len(op.settles) + _weigh(op.enqueues, enqueues))
+        weight = len(op.mutations) + len(op.settles)
+        messages = op.enqueues
+        if messages:
+            weight += _weigh(messages, enqueues)
+        weight = weight or 1
         weight += min(deletes, _RANGE) + len(data) // _SMALL
         total += weight
         accepted.append((write, weight))

@@ -4,6 +4,7 @@ What stands in the log is executed on every node, so nothing gets there that app
 rely on it: what it cannot execute it answers with INVALID.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -57,7 +58,7 @@ def validate(write: pb.AtomicWrite) -> int:
     if write.ByteSize() != size:
         raise InvalidArgument("the write has fields that this version does not know")
     mutations, checks, enqueues, settles = write.mutations, write.checks, write.enqueues, write.settles
-    if len(mutations) == 1 and not (checks or enqueues or settles) and _is_plain_set(mutations[0]):
+    if not (checks or write.each) and _is_plain(mutations, enqueues, settles):
         return 0
     if write.each and (not settles or checks or mutations or enqueues):
         raise InvalidArgument("a write of independent settles (each) holds settles, and nothing else")
@@ -85,6 +86,15 @@ def validate(write: pb.AtomicWrite) -> int:
     if total > limits.MAX_TOTAL_WRITE_SIZE:
         raise LimitExceeded("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, total, "size of a write")
     return min(deletes, limits.MAX_DELETED_RANGE_KEYS)
+
+
+def _is_plain(mutations: Sequence[pb.Mutation], enqueues: Sequence[pb.Enqueue], settles: Sequence[pb.Settle]) -> bool:
+    """Whether there is one of the commonest parts and nothing else."""
+    if mutations:
+        return len(mutations) == 1 and not (enqueues or settles) and _is_plain_set(mutations[0])
+    if enqueues:
+        return len(enqueues) == 1 and not settles and _is_plain_enqueue(enqueues[0])
+    return len(settles) == 1 and _is_plain_ack(settles[0])
 
 
 def _is_plain_set(mutation: pb.Mutation) -> bool:

@@ -263,6 +263,7 @@ HELD = pb.Delivery(message_id=bytes(12), lease_id=bytes(12))
         (write(pb.Settle(message_id=bytes(12), kind=pb.SETTLE_KIND_RESCHEDULE)), "needs a delay"),
         (write(reschedule(bytes(12), limits.MAX_ENQUEUE_DELAY + 1)), "MAX_ENQUEUE_DELAY"),
         (pb.AtomicWrite(each=True), "independent settles"),
+        (pb.AtomicWrite(each=True, enqueues=[enqueue()]), "independent settles"),
         (pb.AtomicWrite(each=True, settles=[settle(HELD)], enqueues=[enqueue()]), "independent settles"),
     ],
 )
