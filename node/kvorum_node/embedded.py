@@ -41,6 +41,8 @@ SESSION = b""
 """The one session of an embedded database: this process."""
 MAX_UNDER_WAY = 65_536
 """Writes that may wait at a time."""
+MAX_GOODBYES = 8
+"""Entries that closing waits for to give messages back; two do, unless the disk is full."""
 MAX_INLINE_READS = 64
 """Reads of single keys that are answered without letting the loop turn: a program that reads until something has
 changed must let it change."""
@@ -429,8 +431,10 @@ class EmbeddedBackend:
         if not self._consumers:
             return
         with contextlib.suppress(RaftError):
-            while self._consensus.fault is None:
+            for _ in range(MAX_GOODBYES):
                 # A Lease on its way may still be granted; it is given back as soon as that is known.
+                if self._consensus.fault is not None:
+                    break
                 await self._commands_done()
                 if not delivery.holds(SESSION):
                     break
