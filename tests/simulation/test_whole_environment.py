@@ -23,7 +23,7 @@ VALUES = st.sampled_from([b"", b"1", b"2", b"v" * 3000])
 TABLE_NAMES = ("one", "two")
 TABLES = st.sampled_from(TABLE_NAMES)
 OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(["put", "append", "replace"]), TABLES, KEYS, VALUES),
+    st.tuples(st.sampled_from(["put", "put_new", "append", "replace"]), TABLES, KEYS, VALUES),
     st.tuples(st.sampled_from(["get", "pop", "delete"]), TABLES, KEYS),
     st.tuples(st.sampled_from(["stat", "drop"]), TABLES),
     st.tuples(st.sampled_from(["child", "commit", "abort", "parent", "snapshot", "look"])),
@@ -82,6 +82,9 @@ class Driver:
 
     def _put(self, table: str, key: bytes, value: bytes) -> Any:
         return self._txn.put(key, value, db=self._tables[table])
+
+    def _put_new(self, table: str, key: bytes, value: bytes) -> Any:
+        return self._txn.put(key, value, overwrite=False, db=self._tables[table])
 
     def _append(self, table: str, key: bytes, value: bytes) -> Any:
         return self._txn.put(key, value, append=True, db=self._tables[table])

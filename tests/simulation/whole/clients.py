@@ -15,14 +15,18 @@ from chaos.history import Action, Check, Effect, Operation, Seen
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.client import ClusterBackend
+from tests.simulation.whole.any_node import AnyNode
+from tests.simulation.whole.bulk import Bulk
 from tests.simulation.whole.clock import Clock, ProcessLoop
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.network import End, Network
+from tests.simulation.whole.queues.hands import Hands
+from tests.simulation.whole.queues.jobs import QUEUE, Jobs
+from tests.simulation.whole.queues.moves import Moves
 from tests.simulation.whole.ranges import EXPIRING, WATCHED, RangeWatcher
 from tests.simulation.whole.rpc import SimConnection
 
 KEYS = ("ka", "kb", "kc", "kn")
-QUEUE = "jobs"
 WRITE_TIMEOUT = 3.0
 ABSENT = Seen(None, None)
 _LE64 = pb.VALUE_ENCODING_LE64
@@ -47,7 +51,11 @@ class Clients:
             RangeWatcher(f"the watcher of {start!r}", (start, end), judge, random.Random(f"{seed}-{start!r}"))
             for start, end in (WATCHED, EXPIRING)
         ]
+        rng = random.Random(f"{seed}-any-node")
+        self._ranges.append(RangeWatcher("the watcher of any node", WATCHED, judge, rng, of_any=True))
         """Of the client that does not consume, whoever that is now."""
+        self.members: Callable[[], list[str]] = lambda: nodes
+        """Those that watchers of any node choose from in the end."""
 
     @property
     def names(self) -> list[str]:
@@ -66,6 +74,7 @@ class Clients:
         self.alive.append(client)
         if not consume:
             client.ranges = self._ranges
+            client.choose = lambda: self._rng.choice(self._world[2] if self._working else self.members())
         client.begin(2)
         if not self._working:
             client.finish()
@@ -122,11 +131,12 @@ class Client:
         self._network = network
         self._nodes = nodes
         self._next = 0
-        self._consumer: Any = None
         self.backend: ClusterBackend | None = None
         self.working = True
         self._over = asyncio.Event()
         self.ranges: list[RangeWatcher] = []
+        self.choose: Callable[[], str] = lambda: self.rng.choice(nodes)
+        """The next node to be watched."""
         self.handling = 0
         self.busy = 0
         self.closed = False
@@ -134,11 +144,13 @@ class Client:
         self.watched: list[pb.KvEntry] = []
         self._under_way: dict[str, Operation] = {}
         """Writes that nobody has answered yet, as they are if nobody ever does."""
+        self._moves, self._hands, self._jobs = Moves(self), Hands(self), Jobs(self)
+        self._bulk = Bulk(self.name, judge, self.rng)
         self._written: dict[str, bytes] = {}
         """Versionstamp of the newest acknowledged write of each key."""
 
     def begin(self, workers: int) -> None:
-        self.loop.run(self._spawn, partial(self._main, workers))
+        self.loop.run(self.spawn, partial(self._main, workers))
 
     def die(self) -> None:
         """kill -9."""
@@ -146,8 +158,11 @@ class Client:
         self._network.process_died(self.loop, power=False)
         for operation in self._under_way.values():
             self._record(operation)
+        self.judge.ledger.lost(self.name, self.clock.now)
+        self._moves.die()
+        self._hands.die()
 
-    def _spawn(self, main: Callable[[], Awaitable[None]]) -> None:
+    def spawn(self, main: Callable[[], Awaitable[None]]) -> None:
         async def guarded() -> None:
             try:
                 await main()
@@ -170,14 +185,17 @@ class Client:
             except errors.ConnectFailed:
                 continue
         if self.consume:
-            self._consumer = await backend.consume(QUEUE, credits=4, concurrency=2, deliver=self._deliver)
+            await self._jobs.open()
+            await self._hands.open()
         else:
-            self._spawn(self._watch)
+            self.spawn(self._watch)
+            anybody = AnyNode(self._network, self.loop, self.choose)
             for watcher in self.ranges:
-                self._spawn(partial(watcher.run, backend, self._over))
-            self._spawn(self._probe)
+                self.spawn(partial(watcher.run, anybody if watcher.of_any else backend, self._over))
+            self.spawn(self._probe)
+        self.spawn(self._moves.prepare)
         for _ in range(workers):
-            self._spawn(self._work)
+            self.spawn(self._work)
 
     async def _probe(self) -> None:
         """Strong reads of any node, leader or not."""
@@ -188,13 +206,13 @@ class Client:
 
     def look(self, node: str) -> None:
         """A strong read of one node, now."""
-        self.loop.run(self._spawn, partial(self._get, node, KEYS))
+        self.loop.run(self.spawn, partial(self._get, node, KEYS))
 
     async def _get(self, node: str, keys: tuple[str, ...]) -> None:
         """As the unary Get serves it."""
         end: End | None = None
         self.busy += 1
-        invoked = self._now()
+        invoked = self.now()
         try:
             async with asyncio.timeout(2.0):
                 end = await self._network.connect(self.loop, f"{node}:3")
@@ -204,7 +222,7 @@ class Client:
                 answer = pb.ReadResult.FromString(await answered)
             if answer.status == pb.READ_STATUS_OK:
                 seen = tuple(_seen(entry) for entry in answer.entries)
-                self._record(Operation(self.number, "get", invoked, self._now(), "ok", reads=keys, seen=seen))
+                self._record(Operation(self.number, "get", invoked, self.now(), "ok", reads=keys, seen=seen))
                 self.judge.counters["reads of any node"] += 1
         except (OSError, TimeoutError):
             self.judge.counters["failed reads"] += 1
@@ -230,13 +248,14 @@ class Client:
         """Begin nothing new."""
         self.working = False
         self.loop.run(self._over.set)
+        self.loop.run(self.spawn, self._wind_up)
 
     @property
     def idle(self) -> bool:
         return not self.busy and not self.handling
 
     def close(self) -> None:
-        self.loop.run(self._spawn, self._close)
+        self.loop.run(self.spawn, self._close)
 
     async def _close(self) -> None:
         if self.backend is not None:
@@ -251,8 +270,21 @@ class Client:
             self.busy += 1
             try:
                 kind = rng.choices(
-                    ("get", "many", "old", "range", "write", "cas", "atomic", "enqueue", "expire", "glance"),
-                    (4, 2, 2, 1, 6, 5, 4, 4, 1, 1),
+                    (
+                        "get",
+                        "many",
+                        "old",
+                        "range",
+                        "write",
+                        "cas",
+                        "atomic",
+                        "enqueue",
+                        "expire",
+                        "glance",
+                        "bulk",
+                        "queues",
+                    ),
+                    (4, 2, 2, 1, 6, 5, 4, 3, 1, 1, 1, 4),
                 )[0]
                 await getattr(self, f"_do_{kind}")()
             finally:
@@ -264,7 +296,7 @@ class Client:
         if self.backend is None or not self.working:
             return
         for _ in range(writes):
-            self.loop.run(self._spawn, self._once)
+            self.loop.run(self.spawn, self._once)
 
     async def _once(self) -> None:
         self.busy += 1
@@ -281,7 +313,22 @@ class Client:
             await self.final_read()
             done()
 
-        self.loop.run(self._spawn, speak)
+        self.loop.run(self.spawn, speak)
+
+    async def _do_bulk(self) -> None:
+        assert self.backend is not None
+        await self._bulk.act(self.backend)
+
+    async def _do_queues(self) -> None:
+        await self._moves.act()
+
+    async def _wind_up(self) -> None:
+        self.busy += 1
+        try:
+            if self.backend is not None:
+                await self._moves.wind_up()
+        finally:
+            self.busy -= 1
 
     async def _do_get(self) -> None:
         await self._read("get", (self.rng.choice(KEYS),))
@@ -329,7 +376,7 @@ class Client:
         if as_range:
             read.ranges.add(start=b"k", end=b"l", limit=100)
             read.ranges.add(start=b"k", end=b"l", count_only=True)
-        invoked = self._now()
+        invoked = self.now()
         try:
             answer = await self.backend.read(read, timeout=WRITE_TIMEOUT)
         except errors.KvorumError as error:
@@ -344,7 +391,7 @@ class Client:
                 self.judge.broken(f"client {self.name} counted {answer.ranges[1].count} keys of {len(found)}")
             entries = [found.get(key.encode(), pb.KvEntry()) for key in keys]
         seen = tuple(_seen(entry) for entry in entries)
-        self._record(Operation(self.number, kind, invoked, self._now(), "ok", reads=keys, seen=seen))
+        self._record(Operation(self.number, kind, invoked, self.now(), "ok", reads=keys, seen=seen))
         self.judge.counters["reads"] += 1
         return entries
 
@@ -431,7 +478,7 @@ class Client:
             )
             enqueue.backoff.delays_ms.extend([20] * 20)
         self._under_way[mark] = operation = Operation(
-            self.number, kind, self._now(), None, "unknown", checks=checks, effects=effects, mark=mark, message=message
+            self.number, kind, self.now(), None, "unknown", checks=checks, effects=effects, mark=mark, message=message
         )
         try:
             result = await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)
@@ -441,7 +488,7 @@ class Client:
             self.judge.counters[f"writes {error.outcome}"] += 1
         else:
             stamp, failed = result.versionstamp.hex() or None, tuple(result.result.failed_checks)
-            operation = replace(operation, outcome="ok", returned=self._now(), versionstamp=stamp, failed_checks=failed)
+            operation = replace(operation, outcome="ok", returned=self.now(), versionstamp=stamp, failed_checks=failed)
             self._newest = max(self._newest, result.versionstamp)
             self.judge.counters["writes acknowledged" if stamp else "writes refused by checks"] += 1
             if stamp:
@@ -451,51 +498,9 @@ class Client:
         del self._under_way[mark]
         self._record(operation)
 
-    # ---- messages
-
-    def _deliver(self, delivery: pb.Delivery) -> None:
-        self.handling += 1
-        self._spawn(partial(self._handle, delivery))
-
-    async def _handle(self, delivery: pb.Delivery) -> None:
-        rng, judge = self.rng, self.judge
-        name = delivery.payload.rpartition(b" ")[0]
-        kind = rng.choices((pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_RETURN), (8, 1, 1))[0]
-        op = pb.AtomicWrite()
-        settle = op.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind)
-        if kind == pb.SETTLE_KIND_RETRY:
-            settle.delay_ms = 50
-        if kind == pb.SETTLE_KIND_ACK:
-            op.mutations.add(key=b"h/" + name, type=_ACTIONS["sum"], value=(1).to_bytes(8, "little"), encoding=_LE64)
-        if kind != pb.SETTLE_KIND_RETURN:
-            self._consumer.started(delivery.lease_id)
-            await asyncio.sleep(rng.uniform(0.0, 0.2))
-        judge.counters["deliveries"] += 1
-        judge.counters["redeliveries"] += delivery.attempt > 1
-        while True:
-            try:
-                result = await self.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
-            except errors.Closed:
-                break
-            except errors.KvorumError:
-                # Judged by its lease alone, it may be asked again: it was applied at most once.
-                judge.counters["settles repeated"] += 1
-                await asyncio.sleep(0.05)
-                continue
-            outcome = result.result.outcome
-            judge.counters["settles stale" if outcome == pb.OUTCOME_STALE_LEASE else "settles"] += 1
-            index = int.from_bytes(result.versionstamp[:8], "big")
-            if outcome == pb.OUTCOME_DONE and judge.ended.get(delivery.lease_id) != index:
-                judge.broken(f"entry {index} carried out a settle that named another lease than the current one")
-            if outcome not in (pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE):
-                judge.broken(f"a settle was answered with outcome {outcome}: {result.result.message}")
-            break
-        self._consumer.settled(delivery.lease_id)
-        self.handling -= 1
-
     # ---- small things
 
-    def _now(self) -> int:
+    def now(self) -> int:
         return round(self.clock.now * 1e9)
 
     def _record(self, operation: Operation) -> None:

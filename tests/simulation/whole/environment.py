@@ -305,7 +305,9 @@ class Transaction:
             _check_key(key, _ANY)
         return found
 
-    def put(self, key: bytes, value: bytes, *, append: bool = False, db: Database | None = None) -> bool:
+    def put(
+        self, key: bytes, value: bytes, *, overwrite: bool = True, append: bool = False, db: Database | None = None
+    ) -> bool:
         table = self.table(db, write=True)
         _check_key(key)
         key, value = bytes(key), bytes(value)
@@ -315,6 +317,8 @@ class Transaction:
             table.keys.append(key)
         elif key not in table.values:
             insort(table.keys, key)
+        elif not overwrite:
+            return False
         table.values[key] = value
         return True
 

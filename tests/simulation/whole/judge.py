@@ -18,6 +18,8 @@ from kvorum_node.store import Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.machines import EPOCH_MS
+from tests.simulation.whole.queues.ledger import Ledger
+from tests.simulation.whole.queues.plan import NAMES
 from tests.simulation.whole.ranges import Stretch, judge_stretches
 from tests.simulation.whole.votes import Votes
 
@@ -48,6 +50,7 @@ class Judge:
         self.ahead_ms = AHEAD_MS
         """How far entry time may be ahead of true time; more once somebody has set it."""
         self.votes = Votes(self)
+        self.ledger = Ledger(self)
         self.may_be_refused: set[str] = set()
         """Machines whose folder the schedule has tampered with, or that were removed."""
         self.forgiven: set[str] = set()
@@ -121,6 +124,9 @@ class Judge:
             self._expiry_news(applied.time_ms, applied.result.changed_keys)
             self._sessions_news(index, applied.result)
             self._queue_news(index, applied.time_ms, applied.result)
+            journal = process.raft._journal if process.raft is not None and applied.result.ended else None
+            payload = b"" if journal is None else journal.entry(index).payload
+            self.ledger.applied(index, round(self._clock.now * 1e9), applied.result, payload)
 
     def _expiry_news(self, time_ms: int, changed_keys: list[bytes]) -> None:
         """Keys that expire are set once, so the second change is their end."""
@@ -159,6 +165,11 @@ class Judge:
             message, lease = delivery.message_id, delivery.lease_id
             if message in self.leases:
                 self.broken(f"entry {index} leases message {message.hex()}, which is leased already")
+            if lease not in ended and not delivery.taken:
+                self.leases[message] = lease
+            self._lease_messages[lease] = message
+            if delivery.queue in NAMES:
+                continue
             before = self._attempts.get(message, 0)
             if not max(before, 1) <= delivery.attempt <= min(before + 1, MAX_ATTEMPTS):
                 self.broken(f"message {message.hex()}: attempt {delivery.attempt} after attempt {before}")
@@ -168,15 +179,13 @@ class Judge:
                 self.broken(f"message {message.hex()} was leased before it was due")
             self.counters["leases"] += 1
             self.counters["releases"] += delivery.attempt == before
-            self._lease_messages[lease] = message
-            if lease not in ended:
-                self.leases[message] = lease
 
     def role_changed(self, process: "Process", leading: bool) -> None:
         assert process.raft is not None
         term = process.raft._core.term if leading else 0
         self.note(process.name, f"leads term {term}" if leading else "sees another leader")
         if leading:
+            self.ledger.office(self._clock.now)
             self.saw_leader(term, process.name)
 
     def saw_leader(self, term: int, name: str) -> None:
@@ -270,6 +279,10 @@ class Judge:
             for entry in watched:
                 if snapshot.get(entry.key).versionstamp != entry.versionstamp:
                     self.broken(f"client {name} watches {entry.key!r} and was not told of its last change")
+
+    def queues(self, store: Store) -> None:
+        """Every message came to the end that it should have."""
+        self.ledger.judge(store, self.entries)
 
     def check_history(self) -> None:
         judge_stretches(self, self.stretches, self.history)

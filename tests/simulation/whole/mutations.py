@@ -18,6 +18,7 @@ from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import CoreState
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.reads import ReadRounds
+from tests.simulation.whole.queues.mutations import QUEUE_RULES
 
 
 @contextmanager
@@ -175,6 +176,7 @@ RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "one change of members at a time": _change_at_will,
     "snapshots up to the commit index are ignored": _install_anything,
     "session dedup": _forget_results,
+    **QUEUE_RULES,
 }
 
 WATCHED = frozenset({"truncate only on conflict", "commit only own-term entries"})

@@ -13,7 +13,7 @@ import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chaos.history import Operation
 from kvorum import errors
@@ -21,7 +21,6 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.store.history import Bounds
 
 if TYPE_CHECKING:
-    from kvorum.cluster.client import ClusterBackend
     from tests.simulation.whole.judge import Judge
 
 BOUNDS: Final = (Bounds(2_500, 20), Bounds(8_000, 80), Bounds(1 << 20, 4_096))
@@ -46,10 +45,19 @@ class Stretch:
     """It is to be told everything to the end."""
 
 
-class RangeWatcher:
-    """One place in the history, handed on from process to process."""
+class Source(Protocol):
+    """Where changes come from."""
 
-    def __init__(self, name: str, bounds: tuple[bytes, bytes], judge: "Judge", rng: random.Random) -> None:
+    def watch_range(self, start: bytes, end: bytes, *, since: bytes, keys_only: bool) -> Any: ...
+
+
+class RangeWatcher:
+    """One place in the history, handed on from process to process. `of_any`: it watches any node, else the leader."""
+
+    def __init__(
+        self, name: str, bounds: tuple[bytes, bytes], judge: "Judge", rng: random.Random, *, of_any: bool = False
+    ) -> None:
+        self.of_any = of_any
         self._name = name
         self._bounds = bounds
         self._judge = judge
@@ -60,7 +68,7 @@ class RangeWatcher:
         self._stretch = Stretch(self._name, self._bounds, since, since)
         self._judge.stretches.append(self._stretch)
 
-    async def run(self, backend: "ClusterBackend", working: "asyncio.Event") -> None:
+    async def run(self, backend: Source, working: "asyncio.Event") -> None:
         """Watch until the client is closed; `working` is set when pauses are to end."""
         while True:
             try:
@@ -79,7 +87,7 @@ class RangeWatcher:
                     await working.wait()
             self._judge.counters["watches resumed"] += 1
 
-    async def _watch(self, backend: "ClusterBackend", over: "asyncio.Event") -> None:
+    async def _watch(self, backend: Source, over: "asyncio.Event") -> None:
         rng, stretch = self._rng, self._stretch
         left = rng.choice((1, 5, 40))
         start, end = self._bounds
@@ -90,6 +98,7 @@ class RangeWatcher:
                 part += [_told(change) for change in event.changes]
                 if event.through:
                     self._take(part, event.through)
+                    self._judge.counters["events of any node"] += self.of_any
                     part = []
                 left -= 1
                 if left <= 0 and not over.is_set():

@@ -25,6 +25,7 @@ from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import ONE_BY_ONE
+from tests.simulation.whole.queues.ledger import living
 from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.troubles import Troubles
 
@@ -107,6 +108,7 @@ class Schedule:
         self.double.out = True
         self.clients = Clients(self.clock, self.network, [*names, spare], self.judge, name)
         self.operator = Operator(self.clock, self.machines, self.judge, random.Random(f"{name}-operator"), size)
+        self.clients.members = lambda: [machine.name for machine in self.operator.members()] or names
         self.troubles = Troubles(
             self.clock, self.network, self.machines, self.clients, self.judge, self.operator, self.double, name
         )
@@ -172,6 +174,7 @@ class Schedule:
         self.clock.run_until(WORK)
         self.troubles.heal()
         healed = self.clock.now
+        self.judge.ledger.healed(healed)
         self.clients.finish()
         while not self._at_rest():
             if self.clock.now > healed + LEADERLESS and not self._led:
@@ -207,11 +210,10 @@ class Schedule:
         if not members or not self.operator.sound() or not self.clients.idle:
             return False
         stores = [machine.process.store for machine in members if machine.process is not None]
-        places = {
-            (store.applied_index, store.statistics()["messages"], store.next_expiry_ms()) if store else (-1, -1, -1)
-            for store in stores
-        }
-        return len(places) == 1 and places.pop()[1:] == (0, None)
+        places = {(store.applied_index, store.next_expiry_ms()) if store else (-1, -1) for store in stores}
+        if len(places) != 1 or places.pop()[1] is not None or stores[0] is None:
+            return False
+        return living(stores[0]) == 0
 
     def _describe(self) -> str:
         parts = []
@@ -224,7 +226,7 @@ class Schedule:
             parts.append(
                 f"{machine.name} {status.role} term {status.term} applied {status.applied_index} commit "
                 f"{status.commit_index} last {status.last_log_index} durable {status.durable_index} "
-                f"messages {process.store.statistics()['messages']} leases {len(process.store.leases())}"
+                f"messages {living(process.store)} leases {len(process.store.leases())}"
             )
         parts.append(f"members {[machine.name for machine in self.operator.members()]} sound {self.operator.sound()}")
         parts += [f"{client.name} busy {client.busy} handling {client.handling}" for client in self.clients.alive]
@@ -260,6 +262,7 @@ class Schedule:
             return False
         self.judge.states(stores)
         self.judge.outcomes(stores[0])
+        self.judge.queues(stores[0])
         self.judge.check_history()
         audit(self._rng.choice(self.operator.members()), self.judge, self._folder / "copy")
         return True

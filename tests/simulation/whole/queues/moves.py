@@ -1,0 +1,221 @@
+"""What a client does to queues: it sends, takes back what it sent, and changes how queues work."""
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from chaos.queues.history import Change, Outcome, Send
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import WriteOutcome
+from tests.simulation.whole.queues import plan
+from tests.simulation.whole.queues.hands import WRITE_TIMEOUT
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.clients import Client
+
+CALL_TIMEOUT = 2.0
+REMEMBERED = 20
+"""Messages that a client may take back."""
+
+
+class Moves:
+    """Of one client."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._judge = client.judge
+        self._ledger = client.judge.ledger
+        self._rng = client.rng
+        self._next = 0
+        self._sent: list[str] = []
+        """Ids of messages that may be in nobody's hands."""
+        self._under_way: dict[str, list[Send | Change]] = {}
+
+    def die(self) -> None:
+        """Nobody will ever know."""
+        if self._ledger.maker == self._client.name and not self._ledger.ready:
+            self._ledger.maker = ""
+        for mark, records in self._under_way.items():
+            for record in records:
+                self._ledger.marked(mark, record)
+
+    async def prepare(self) -> None:
+        """Define everything, however often it takes, and begin the recurring message, unless somebody else does."""
+        if self._ledger.maker:
+            return
+        self._ledger.maker = self._client.name
+        for call in plan.definitions():
+            await self._insist(call)
+        self._ledger.ready = True
+        reply = await self._ask(plan.schedule(begin=True))
+        if reply is not None:  # else nobody knows whether it is there
+            self._ledger.first_ms = reply.time_ms
+
+    async def wind_up(self) -> None:
+        """Let all messages come to an end."""
+        reply = await self._insist(pb.QueueCall(schedules=pb.ListSchedules(limit=10)))
+        for info in reply.schedules:
+            self._ledger.last_ms = max(self._ledger.last_ms, info.last_ms)
+        await self._insist(plan.schedule(begin=False))
+        await self._insist(pb.QueueCall(pause=pb.PauseQueue(name="spare", paused=False)))
+
+    async def act(self) -> None:
+        """One of them."""
+        if not self._ledger.ready:
+            return
+        kinds = ("send", "spread", "cancel", "reschedule", "manage")
+        kind = self._rng.choices(kinds, (8, 2, 1, 1, 1))[0]
+        await getattr(self, f"_{kind}")()
+
+    # ---- sending
+
+    async def _send(self) -> None:
+        """One message or some, in one commit."""
+        op, sends = pb.AtomicWrite(), []
+        for _ in range(self._rng.choice((1, 1, 2, 3))):
+            sends.append(self._add(op, self._rng.choice(plan.SENT_TO)))
+        await self._write(op, sends)
+
+    async def _spread(self) -> None:
+        """To all subscriptions."""
+        op = pb.AtomicWrite()
+        await self._write(op, [self._add(op, plan.TOPIC, topic=True)])
+
+    def _add(self, op: pb.AtomicWrite, queue: str, *, topic: bool = False) -> Send:
+        rng = self._rng
+        self._next += 1
+        name = f"{self._client.name}.{self._next}"
+        delay = rng.choice((0, 0, 0, 40, 300))
+        message = op.enqueues.add(payload=f"{name} {delay}".encode(), delay_ms=delay)
+        if topic:
+            message.topic = queue
+        else:
+            message.queue = queue
+        group = rng.choice((None, *plan.GROUPS)) if queue in ("work", "rows", plan.TOPIC) else None
+        if group is not None:
+            message.group = group
+        dedup, window = "", 0
+        if queue == "work" and rng.random() < 0.3:
+            dedup, window = rng.choice(plan.DEDUP_IDS), rng.choice((0, 400, 1_500))
+            # An id is remembered in one way only, so that what comes of it is certain.
+            dedup = f"{dedup}-{window}"
+            message.dedup_id, message.dedup_window_ms = dedup.encode(), window
+        ttl = rng.choice((0, 0, 0, 500)) if queue == "spare" else 0
+        message.ttl_ms = ttl
+        return Send(
+            name, queue, 0, None, "unknown", topic=topic, group=group, dedup=dedup, window=window, delay=delay, ttl=ttl
+        )
+
+    async def _write(self, op: pb.AtomicWrite, sends: list[Send]) -> None:
+        answer, mark, records = await self._commit(op, [replace(send, invoked=self._client.now()) for send in sends])
+        if answer is not None and answer.versionstamp:
+            stamp = answer.versionstamp.hex()
+            earlier = {one.enqueue: one.message_id.hex() for one in answer.result.duplicates}
+            for number, record in enumerate(records):
+                assert isinstance(record, Send)
+                message = "" if record.topic else f"{stamp}{number:04x}"
+                records[number] = replace(
+                    record, stamp=stamp, message=earlier.get(number, message), duplicate=number in earlier
+                )
+                if record.queue == "work" and not record.topic and number not in earlier:
+                    self._sent.append(message)
+            del self._sent[:-REMEMBERED]
+        self._over(mark, records)
+
+    async def _commit(
+        self, op: pb.AtomicWrite, drafts: list[Send] | list[Change]
+    ) -> tuple[WriteOutcome | None, str, list[Send | Change]]:
+        """The answer, if there was one; the mark; and the records with their outcome. `_over` ends it."""
+        self._next += 1
+        mark = f"q/{self._client.name}.{self._next}"
+        op.mutations.add(
+            key=mark.encode(),
+            type=pb.MUTATION_TYPE_SUM,
+            value=(1).to_bytes(8, "little"),
+            encoding=pb.VALUE_ENCODING_LE64,
+        )
+        self._under_way[mark] = list(drafts)
+        try:
+            answer = await self._client.backend.write(op.SerializeToString(), timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
+        except errors.KvorumError as error:
+            self._judge.note(self._client.name, f"{mark} {error.outcome}: {error}")
+            return None, mark, [replace(one, outcome=error.outcome) for one in drafts]
+        outcome: Outcome = "ok" if answer.result.outcome == pb.OUTCOME_DONE else "not applied"
+        if answer.result.outcome not in (pb.OUTCOME_DONE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL):
+            self._judge.broken(f"{mark} was answered with outcome {answer.result.outcome}: {answer.result.message}")
+        self._judge.note(self._client.name, f"{mark} {outcome}")
+        returned = self._client.now()
+        return answer, mark, [replace(one, outcome=outcome, returned=returned) for one in drafts]
+
+    def _over(self, mark: str, records: list[Send | Change]) -> None:
+        del self._under_way[mark]
+        for record in records:
+            self._ledger.marked(mark, record)
+
+    # ---- changing one's mind
+
+    async def _cancel(self) -> None:
+        await self._change("cancel", 0)
+
+    async def _reschedule(self) -> None:
+        await self._change("reschedule", self._rng.choice((0, 50, 300)))
+
+    async def _change(self, kind: str, delay: int) -> None:
+        if not self._sent:
+            return
+        message = self._rng.choice(self._sent)
+        op = pb.AtomicWrite()
+        settle = op.settles.add(message_id=bytes.fromhex(message), kind=pb.SETTLE_KIND_CANCEL)
+        if kind == "reschedule":
+            settle.kind, settle.delay_ms = pb.SETTLE_KIND_RESCHEDULE, delay
+        draft = Change(message, kind, self._client.now(), None, "unknown", "", delay)  # type: ignore[arg-type]
+        answer, mark, records = await self._commit(op, [draft])
+        if answer is not None:
+            records = [replace(one, stamp=answer.versionstamp.hex()) for one in records]
+        self._over(mark, records)
+
+    # ---- changing how queues work
+
+    async def _manage(self) -> None:
+        rng = self._rng
+        kind = rng.choice(("policy", "pause", "pause", "resume", "purge", "requeue", "back"))
+        if kind == "policy":
+            attempts, lease = rng.choice(plan.WORK_ATTEMPTS), rng.choice((plan.LEASE, plan.LONGEST_LEASE))
+            policy = plan.policy("work", attempts, lease).SerializeToString()
+            call = pb.QueueCall(define=pb.DefineQueue(name="work", policy=policy))
+        elif kind in ("pause", "resume"):
+            call = pb.QueueCall(pause=pb.PauseQueue(name="spare", paused=kind == "pause"))
+        elif kind == "purge":
+            call = pb.QueueCall(purge=pb.Purge(queue="spare", dead=rng.random() < 0.3))
+        elif kind == "requeue":
+            call = pb.QueueCall(requeue=pb.Requeue(queue="work"))
+        else:
+            call = pb.QueueCall(requeue=pb.Requeue(queue="letters", to_origin=True))
+        reply = await self._ask(call)
+        if reply is not None:
+            self._judge.counters[f"queue {kind}"] += 1
+            self._judge.counters[f"messages by {kind}"] += reply.count
+
+    async def _insist(self, call: pb.QueueCall) -> pb.QueueReply:
+        """However often it takes."""
+        while True:
+            reply = await self._ask(call)
+            if reply is not None:
+                return reply
+            await asyncio.sleep(0.1)
+
+    async def _ask(self, call: pb.QueueCall) -> pb.QueueReply | None:
+        """None: perhaps. Whatever may be asked again is."""
+        what = call.WhichOneof("call")
+        try:
+            reply = await self._client.backend.queue_call(call, timeout=CALL_TIMEOUT)  # type: ignore[union-attr]
+        except errors.InvalidArgument as error:
+            self._judge.broken(f"client {self._client.name}: {what} was refused: {error}")
+            return None
+        except errors.KvorumError as error:
+            self._judge.note(self._client.name, f"{what}: {error}")
+            self._judge.counters["queue calls that failed"] += 1
+            return None
+        self._judge.counters["queue calls"] += 1
+        return reply
