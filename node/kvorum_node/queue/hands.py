@@ -6,6 +6,7 @@ Plain memory, no I/O.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from kvorum import limits
@@ -123,12 +124,12 @@ class Hands:
 
     After a change of leader nobody knows it, and 1 blames the fewest messages for a lost holder.
     """
+    queues: frozenset[str] = frozenset()
+    """Of the leases in them: one, unless a client has used a consumer's number twice."""
 
     def verdicts(self) -> list[tuple[HeldLease, bool]]:
-        """Each lease, and whether the loss of this holder uses up an attempt of its message (rules F2)."""
-        return [
-            (lease, lease.started or position < self.concurrency) for position, lease in enumerate(self.held.values())
-        ]
+        """Each lease, and whether the loss of this holder uses up an attempt of its message."""
+        return verdicts_of(self.held.values(), self, lost=True)
 
 
 class HandsBook:
@@ -156,6 +157,8 @@ class HandsBook:
         """A lease has come into its holder's hands."""
         self.leases[lease.lease_id] = lease
         hands = self.get(lease.holder)
+        if lease.queue not in hands.queues:
+            hands.queues = hands.queues | {lease.queue} if hands.held else frozenset((lease.queue,))
         hands.held[lease.lease_id] = lease
         return hands
 
@@ -254,7 +257,5 @@ class Line:
 def verdicts_of(leases: Iterable[HeldLease], hands: Hands, *, lost: bool) -> list[tuple[HeldLease, bool]]:
     """Some leases of one holder, and whether their end uses up an attempt (rules F2). `lost`: the holder is gone, so
     the report that it has begun may be lost as well."""
-    chosen = {lease.lease_id for lease in leases}
-    if not lost:
-        return [(lease, lease.started) for lease in hands.held.values() if lease.lease_id in chosen]
-    return [(lease, counts) for lease, counts in hands.verdicts() if lease.lease_id in chosen]
+    blamed = set(islice(hands.held, hands.concurrency)) if lost else ()
+    return [(lease, lease.started or lease.lease_id in blamed) for lease in leases]
