@@ -19,7 +19,8 @@ SNIPPETS = re.findall(r"^## (.+?)$|^### (.+?)$|^```python\n(.*?)^```$", PAGE.rea
 
 def snippets() -> list[tuple[str, str]]:
     """Name and text of each."""
-    found, heading = [], "top"
+    found: list[tuple[str, str]] = []
+    heading = "top"
     for large, small, text in SNIPPETS:
         heading = large or small or heading
         if text:

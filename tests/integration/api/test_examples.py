@@ -4,16 +4,14 @@ import asyncio
 import importlib
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import kvorum
 from examples import issuing, mails
-from kvorum_node import local
+from tests.integration.api.jumping import Jumps, play
 from tests.integration.cluster_fixture import ThreeNodes
 
 ROOT = Path(__file__).parents[3]
@@ -67,30 +65,14 @@ async def test_orders_to_issue_tickets_survive_a_restart_of_everything(tmp_path:
             assert (await issuing.finish(kv, tickets)).startswith("issuing: ok, 3 tickets")
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock can be put forward."""
-
-    ahead = 0.0
-    """Seconds."""
-
-    def time(self) -> float:
-        return super().time() + self.ahead
-
-
 def test_a_survey_is_mailed_after_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario 9, with days of 24 hours: the clock of the embedded database and that of its loop are put forward."""
+    """Scenario 9, with days of 24 hours."""
 
-    async def play() -> str:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, JumpingLoop)
-        clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(loop.ahead * 1e9))
-        monkeypatch.setattr(local, "time", clock)
-
+    async def mail(jumps: Jumps) -> str:
         async def passes(duration: timedelta) -> None:
-            loop.ahead += duration.total_seconds()
+            jumps.pass_by(duration)
 
         async with kvorum.open_kv(str(tmp_path / "data.kv")) as kv:
             return await mails.example(kv, day=timedelta(days=1), passes=passes)
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        assert runner.run(play()) == "mails: ok, 8 mails sent, 1 cancelled"
+    assert play(mail, monkeypatch) == "mails: ok, 8 mails sent, 1 cancelled"
