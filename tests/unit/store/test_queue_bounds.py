@@ -17,6 +17,7 @@ from tests.unit.store.harness import (
     pause,
     purge,
     put,
+    release,
     remove_queue,
     requeue,
     settle,
@@ -235,3 +236,21 @@ def test_removing_a_queue_leaves_nothing(replica: Replica) -> None:
     assert len(ended) == 1
     assert set(names(replica, b"")) == before
     replica.scrub()
+
+
+def test_what_expires_as_its_leases_end_does_not_make_an_entry_too_large(replica: Replica) -> None:
+    session = replica.session()
+    for at in range(12):
+        keys = [b"%d-%d" % (at, key) for key in range(10)]
+        replica.commit(enqueue(bytes(60_000), queue="q", keys=keys, ttl_ms=10))
+    held = replica.lease(session, queue="q", count=12)
+    replica.now_ms += 10
+    replica.apply(sweep())
+    replica.apply(release(*held, counts=False))
+    assert 0 < sum(len(row.value) for row in replica.rows(limit=1_000)) <= deaths.WRITTEN_AT_ONCE
+    replica.scrub()
+    while replica.store.next_expiry_ms() is not None:
+        assert replica.apply(sweep()).outputs[0] > 0
+    shown = replica.queue("q")
+    assert (shown.messages, shown.expired, shown.died) == (0, 12, 0)
+    assert len(replica.rows(limit=1_000)) == 120

@@ -148,7 +148,7 @@ def test_commands_of_version_3_are_nothing_to_version_2(tmp_path: Path) -> None:
     """As they are to a program that does not know them: those that do must go the same way."""
     replica = Replica(tmp_path / "state", data_version=2)
     before = replica.store.state_hash()
-    message = enqueue(b"x", queue="q", group="g", dedup_id=b"d", ttl_ms=5, headers=b"", topic="")
+    message = enqueue(b"x", queue="q", group="g" * 500, dedup_id=b"d", ttl_ms=1 << 60, headers=b"", topic="")
     result = replica.apply(
         define("q"), purge("q"), requeue("q"), subscribe("t", "q"), tick("s", 1, 2), remove_queue("q")
     )

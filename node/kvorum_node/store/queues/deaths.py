@@ -58,7 +58,7 @@ def bury(
     """A message has failed for the last time; it stands in no index any more but that of its group."""
     if payload.undelivered_keys:
         if not _put_off(entry, message_id, message, payload):
-            undeliver(entry, message_id, message, payload, stamp, _DROPPED)
+            _undeliver(entry, message_id, message, payload, stamp, _DROPPED)
         return
     policy = policy_of(entry, message.queue)
     if policy.dead_letters == DROP:
@@ -75,14 +75,20 @@ def bury(
 
 def expire(entry: "Entry", message_id: bytes, message: Message, payload: Payload, stamp: bytes) -> None:
     """A message was not done in time; it stands in no index any more but that of its group."""
-    if payload.undelivered_keys:
-        undeliver(entry, message_id, message, payload, stamp, _HAS_EXPIRED)
-    else:
+    if not payload.undelivered_keys:
         _drop(entry, message_id, message, _HAS_EXPIRED)
+    elif not _put_off(entry, message_id, message, payload):
+        _undeliver(entry, message_id, message, payload, stamp, _HAS_EXPIRED)
 
 
-def undeliver(
-    entry: "Entry", message_id: bytes, message: Message, payload: Payload, stamp: bytes, deltas: "Deltas" = _DROPPED
+def finish_dying(entry: "Entry", message_id: bytes, message: Message, payload: Payload, stamp: bytes) -> None:
+    """What was put off when the message died, or expired."""
+    has_expired = payload.expires_ms and payload.expires_ms <= message.due_ms
+    _undeliver(entry, message_id, message, payload, stamp, _HAS_EXPIRED if has_expired else _DROPPED)
+
+
+def _undeliver(
+    entry: "Entry", message_id: bytes, message: Message, payload: Payload, stamp: bytes, deltas: "Deltas"
 ) -> None:
     """Write a message to its keys, and delete it."""
     for key in payload.undelivered_keys:

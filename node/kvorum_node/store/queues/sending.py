@@ -45,7 +45,7 @@ def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> N
             _make_room(entry, queue, policy)
             messages.add_plain(entry, message_id, queue, message)
             return
-    check(message)
+    check(message, with_options=entry.tallies is not None)
     if entry.tallies is None:
         backoff = tuple(message.backoff.delays_ms) if message.HasField("backoff") else DEFAULT_BACKOFF
         payload = Payload(entry.time_ms, backoff, tuple(message.keys_if_undelivered), message.payload)
@@ -83,22 +83,27 @@ def _make_room(entry: "Entry", queue: bytes, policy: Policy) -> None:
         )
 
 
-def check(message: pb.Enqueue) -> None:
-    """Raise Refused if the formats cannot hold the message."""
+def check(message: pb.Enqueue, *, with_options: bool = True) -> None:
+    """Raise Refused if the formats cannot hold the message; `with_options`: what came with data version 3 counts."""
     backoff, keys = message.backoff.delays_ms, message.keys_if_undelivered
     if (
         len(message.queue.encode()) > MAX_QUEUE_NAME_SIZE
         or message.delay_ms > MAX_DURATION
         or max(len(backoff), len(keys)) > MAX_NUMBER
-        or message.ttl_ms > MAX_DURATION
-        or message.dedup_window_ms > MAX_DURATION
-        or len(message.dedup_id) > MAX_DEDUP_ID_SIZE
-        or len(message.headers) > MAX_HEADERS_SIZE
-        or len(message.group.encode()) > MAX_GROUP_SIZE
+        or (with_options and not _options_fit(message))
     ):
         raise Refused(_INVALID, "an enqueue is beyond the limits")
     if not all(0 < len(key) <= MAX_WRITE_KEY_SIZE for key in keys):
         raise Refused(_INVALID, "a key is empty or too long")
+
+
+def _options_fit(message: pb.Enqueue) -> bool:
+    return (
+        max(message.ttl_ms, message.dedup_window_ms) <= MAX_DURATION
+        and len(message.dedup_id) <= MAX_DEDUP_ID_SIZE
+        and len(message.headers) <= MAX_HEADERS_SIZE
+        and len(message.group.encode()) <= MAX_GROUP_SIZE
+    )
 
 
 def take_in(

@@ -84,7 +84,7 @@ def _end(entry: "Entry", name: bytes, kind: int, message_id: bytes, stamp: bytes
         return
     payload = messages.load_payload(txn, message_id)
     if kind == DYING_TIMER:
-        deaths.undeliver(entry, message_id, message, payload, stamp)
+        deaths.finish_dying(entry, message_id, message, payload, stamp)
         return
     if name != timer_key(payload.expires_ms, TTL_TIMER, message_id):
         raise checked.damaged(name)
