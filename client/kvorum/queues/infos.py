@@ -171,7 +171,8 @@ def message_info(info: pb.MessageInfo) -> MessageInfo:
 
 def queue_stats(info: pb.QueueInfo, time_ms: int) -> QueueStats:
     """`time_ms`: the cluster's time when it was asked."""
-    age = timedelta(milliseconds=max(0, time_ms - info.oldest_ms)) if info.oldest_ms else None
+    due = info.oldest_ms and info.oldest_ms <= time_ms  # the first one may be scheduled
+    age = timedelta(milliseconds=time_ms - info.oldest_ms) if due else None
     return QueueStats(
         name=info.name,
         policy=policy_of(info.policy) if info.defined else None,

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Consumer
-from kvorum.errors import DataError, InvalidArgument, KvorumError, LimitExceeded, shown
+from kvorum.errors import DataError, InvalidArgument, KvorumError, LimitExceeded, Unavailable, shown
 from kvorum.link import Link
 from kvorum.queues.delivered import Delivered, Hold, cut_reason
 from kvorum.queues.settling import Settler
@@ -58,7 +58,7 @@ class Intake(Generic[M]):
         self._expiring = expiring
         self._news = news
         self._aside: set[asyncio.Task[None]] = set()
-        """Messages that were forgotten, on their way back."""
+        """Messages on their way back that nobody waits for."""
         self._consumer: Consumer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         if credits > limits.MAX_CREDITS:
@@ -81,6 +81,11 @@ class Intake(Generic[M]):
             self._news()
 
     def _deliver(self, delivery: pb.Delivery) -> None:
+        if self.take and not delivery.taken:
+            # A node of an earlier version, which does not know what was asked for.
+            self._aside_do(self._give_back_one(delivery))
+            self._cut_off(Unavailable("the leader's version does not know deliveries at most once: upgrade all nodes"))
+            return
         self.waiting.append(delivery)
         if self._consumer is not None:
             self._news()
@@ -134,9 +139,16 @@ class Intake(Generic[M]):
             return
         # Its lease would be renewed as long as this client lives.
         logger.warning("message %s was forgotten without a verdict: it is tried again", delivery.message_id.hex())
-        task = asyncio.ensure_future(self._give_up(delivery))
+        self._aside_do(self._give_up(delivery))
+
+    def _aside_do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
+
+    async def _give_back_one(self, delivery: pb.Delivery) -> None:
+        await self._insist((verdict_on(delivery, pb.SETTLE_KIND_RETURN),), _never)
+        self.ended(delivery.lease_id)
 
     async def _give_up(self, delivery: pb.Delivery) -> None:
         reason = "its consumer forgot it without a verdict"
@@ -151,9 +163,11 @@ class Intake(Generic[M]):
             self._report(delivery)
 
     async def insist(self, settles: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> None:
-        """Insist on verdicts; why one was not taken is logged."""
-        if self.take:
-            return  # they are done
+        """Insist on verdicts; why one was not taken is logged. What was taken is done."""
+        if not self.take:
+            await self._insist(settles, gave_up)
+
+    async def _insist(self, settles: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> None:
         for settle, error in zip(settles, await self._settler.insist(settles, gave_up), strict=True):
             if error is None:
                 continue

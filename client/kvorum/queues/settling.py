@@ -18,6 +18,7 @@ from kvorum.durations import shown_seconds
 from kvorum.errors import (
     Closed,
     DeadlineExceeded,
+    InvalidArgument,
     KvorumError,
     MessageGone,
     NoSpace,
@@ -194,7 +195,7 @@ class Settler:
             result = (await self._backend.write(op, timeout=timeout)).result
         except Closed:
             raise
-        except Unavailable as error:
+        except (Unavailable, InvalidArgument) as error:
             if self._together_works or "version" not in str(error):
                 raise
             loop = asyncio.get_running_loop()

@@ -306,6 +306,17 @@ async def test_at_most_once_is_taken_one_by_one(kv: Kv, backend: FakeBackend) ->
     assert await waiting is None and backend.writes == []
 
 
+async def test_a_leader_that_does_not_know_at_most_once_is_told_apart(kv: Kv, backend: FakeBackend) -> None:
+    waiting = asyncio.ensure_future(kv.queue("mail").receive(at_most_once=True).next())
+    consumer = await opened(backend)
+    consumer.take = False
+    consumer.deliver("a")
+    with pytest.raises(Unavailable, match="upgrade all nodes"):
+        await waiting
+    await until(lambda: bool(backend.settles))
+    assert [one.kind for one in backend.settles] == [RETURN] and consumer.started_leases == []
+
+
 async def test_acks_of_one_turn_travel_together_and_each_gets_its_own_answer(kv: Kv, backend: FakeBackend) -> None:
     receiving = asyncio.ensure_future(kv.queue("mail").receive_batch(max=4, wait=60_000))
     consumer = await opened(backend)
@@ -521,13 +532,23 @@ async def test_an_ack_gives_up_at_its_deadline_truthfully(kv: Kv, backend: FakeB
     backend.hold.set()
 
 
-async def test_settles_travel_alone_while_a_member_does_not_know_them(kv: Kv, backend: FakeBackend) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        kvorum.errors.Overloaded("a member knows data version 2 only"),
+        InvalidArgument("the write has fields that this version does not know"),
+    ],
+    ids=["member", "leader"],
+)
+async def test_settles_travel_alone_while_a_member_does_not_know_them(
+    kv: Kv, backend: FakeBackend, refusal: kvorum.KvorumError
+) -> None:
     receiving = asyncio.ensure_future(kv.queue("mail").receive_batch(max=3, wait=60_000))
     consumer = await opened(backend)
     for value in range(3):
         consumer.deliver(value)
     batch = await receiving
-    backend.answers.append(kvorum.errors.Overloaded("a member knows data version 2 only"))
+    backend.answers.append(refusal)
     await batch.ack_all()
     assert [(write.each, len(write.settles)) for write in backend.writes] == [(True, 3)] + [(False, 1)] * 3
 
@@ -776,6 +797,13 @@ async def test_peeking_goes_through_pages(kv: Kv, backend: FakeBackend) -> None:
     assert [(one.peek.limit, one.peek.after) for one in backend.calls] == [(5, b""), (3, b"2")]
     with pytest.raises(InvalidArgument, match="kind is one of all, ready, leased, dead"):
         await kv.queue("mail").peek(kind="old")  # type: ignore[arg-type]
+
+
+async def test_the_age_of_a_queue_is_that_of_what_is_due(kv: Kv, backend: FakeBackend) -> None:
+    for oldest_ms, age in ((0, None), (900, timedelta(milliseconds=100)), (1_000, timedelta(0)), (1_001, None)):
+        info = pb.QueueInfo(name="mail", oldest_ms=oldest_ms)
+        backend.replies.append(pb.QueueReply(queues=[info], time_ms=1_000))
+        assert (await kv.queue("mail").stats()).oldest_age == age
 
 
 async def test_requeueing_dead_letters_by_what_they_are(kv: Kv, backend: FakeBackend) -> None:
