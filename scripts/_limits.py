@@ -10,7 +10,10 @@ from kvorum_node.stock_texts import LIMITS as STOCK_TEXTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "limits.md"
-TIMES = ("DELAY", "INTERVAL", "EXPIRE_IN", "LEASE", "IDLE", "TIMEOUT", "BACKOFF")
+TIMES = (
+    *("DELAY", "INTERVAL", "EXPIRE_IN", "LEASE", "IDLE", "TIMEOUT", "BACKOFF"),
+    *("WAIT", "RETENTION", "DEDUP_WINDOW", "GRACE"),
+)
 SPANS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 HEAD = """# Limits
 

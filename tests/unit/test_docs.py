@@ -47,7 +47,7 @@ def test_way_of_a_write_names_what_exists() -> None:
 def test_links_and_named_paths_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
-    scripts = [ROOT / script for script in re.findall(r"scripts/[a-z]+", text)]
+    scripts = [ROOT / script for script in re.findall(r"scripts/[a-z-]+", text)]
     missing = [str(path) for path in [*(page.parent / link for link in links), *scripts] if not path.exists()]
     assert not missing
 
