@@ -16,29 +16,24 @@ from google.protobuf.message import DecodeError
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import LimitExceeded
 from kvorum_raft.errors import RaftError
 
 from ..admission import refuse_all
 from ..lists import ListJob
-from ..queue import Consumer, TakeRoom
-from ..queue_calls import Call
 from ..range_watches import RangeWatch
 from ..reads import PendingRead
 from ..service import NodeService
-from ..store import check_queue_name
 from ..watches import Watch
+from .endings import ProtocolError, ResumableError
 from .outbox import FRAME_TARGET, QUEUE_REPLIES, READS, RESULTS, WATCHES, Outbox
+from .queues import StreamQueues
 
 logger = logging.getLogger("kvorum.api")
 
 PROTOCOL = 1
 MAX_WATCHES = 10_000
-MAX_CONSUMERS = 1_000
 MAX_LISTS = 1_000
 """Lists under way on one stream."""
-MAX_QUEUE_CALLS = 16
-"""Calls about queues under way on one stream; each may bring a megabyte."""
 MAX_SESSION_REQUESTS = 16
 MAX_STALLED_READS = 8_192
 """Reads that may wait for that; a client that asks for more without reading is cut off."""
@@ -49,14 +44,6 @@ STALL = 30.0
 FLUSH = 2.0
 """Seconds for the last frames of a stream that ends."""
 SESSION_SIZE = 10
-
-
-class ProtocolError(Exception):
-    """The client did what it must not; the stream ends, finally."""
-
-
-class ResumableError(Exception):
-    """The stream ends, and the client may come back."""
 
 
 class Stream:
@@ -77,9 +64,7 @@ class Stream:
         self._watch_ids: dict[Watch, int] = {}
         self._ranges: dict[int, RangeWatch] = {}
         self._stalled_ranges: list[RangeWatch] = []
-        self._consumers: dict[int, Consumer] = {}
-        self._take_room = TakeRoom(lambda: self._outbox.delivery_bytes)
-        self._calls: set[Call] = set()
+        self._queues = StreamQueues(service, self._outbox, expired=self._session_expired, reply=self._reply)
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
         self._stalled_reads: list[PendingRead] = []
@@ -123,15 +108,10 @@ class Stream:
         self._stalled_ranges.clear()
         self._service.reads.forget(self._stalled_reads)
         self._stalled_reads = []
-        for call in self._calls:
-            call.cancel()
-        self._calls.clear()
         for job in list(self._lists):
             job.cancel()
         self._lists.clear()
-        for consumer in self._consumers.values():
-            self._service.delivery.stop_consumer(consumer)
-        self._consumers.clear()
+        self._queues.close()
         self._attach(b"")
 
     # ---- the two loops
@@ -183,11 +163,7 @@ class Stream:
         if self._stalled_reads:
             reads, self._stalled_reads = self._stalled_reads, []
             self._service.reads.resume(reads)
-        if self._take_room.blocked:
-            self._take_room.blocked = False
-            for consumer in list(self._consumers.values()):
-                if consumer.take:
-                    self._service.delivery.resume(consumer)
+        self._queues.resume()
         if self._stalled_ranges:
             ranges, self._stalled_ranges = self._stalled_ranges, []
             self._service.ranges.resume(ranges)
@@ -240,17 +216,15 @@ class Stream:
         for number in frame.stop_watches:
             self._stop_watch(number)
         for request in frame.consumers:
-            self._start_consumer(request)
+            self._queues.start(self._session, request)
         for number in frame.stop_consumers:
-            consumer = self._consumers.pop(number, None)
-            if consumer is not None:
-                self._service.delivery.stop_consumer(consumer)
+            self._queues.stop(number)
         for call in frame.queue_calls:
-            self._call(call)
+            self._queues.call(call)
         for report in frame.started:
             self._service.delivery.started(self._session, report.consumer, report.lease_ids)
         if frame.HasField("goodbye"):
-            self._goodbye(release=frame.goodbye.release)
+            self._queues.goodbye(self._session, release=frame.goodbye.release)
         if frame.ping:
             self._outbox.put_pong(frame.ping)
 
@@ -340,9 +314,7 @@ class Stream:
         if session and session != old:
             self._service.connected(session)
         if old and session != old:
-            for consumer in self._consumers.values():
-                self._service.delivery.stop_consumer(consumer)
-            self._consumers.clear()
+            self._queues.stop_consumers()
             self._service.disconnected(old)
 
     def _open_session(self, request: pb.OpenSession) -> None:
@@ -454,42 +426,9 @@ class Stream:
 
     # ---- queues
 
-    def _start_consumer(self, request: pb.StartConsumer) -> None:
-        if not self._session:
-            raise ProtocolError("a consumer needs a session")
-        if not 1 <= request.credits <= limits.MAX_CREDITS:
-            raise ProtocolError(
-                f"a consumer has 1 to {limits.MAX_CREDITS:,} credits (MAX_CREDITS), got {request.credits}"
-            )
-        if len(request.held) > limits.MAX_CREDITS:
-            raise ProtocolError(f"a consumer holds at most {limits.MAX_CREDITS:,} messages, got {len(request.held):,}")
-        try:
-            check_queue_name(request.queue)
-        except LimitExceeded as error:
-            raise ProtocolError(str(error)) from None
-        if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
-            raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
-        self._consumers[request.id] = self._service.delivery.start_consumer(
-            self._session,
-            request,
-            self._outbox.put_delivery,
-            partial(self._session_expired, self._session),
-            self._take_room,
-        )
-
-    def _call(self, request: pb.QueueCall) -> None:
-        if len(self._calls) >= MAX_QUEUE_CALLS:
-            message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
-            self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
-            return
-        call = self._service.calls.submit(request, self._reply)
-        if not call.ended:
-            self._calls.add(call)
-
     def _reply(self, reply: pb.QueueReply) -> None:
         if self._stop_listening is None:
             return
-        self._calls = {call for call in self._calls if not call.ended}
         self._outbox.put(QUEUE_REPLIES, reply.SerializeToString())
         if reply.status == pb.READ_STATUS_NO_LEADER:
             self._outbox.put_leader(self._service.leader)
@@ -500,12 +439,6 @@ class Stream:
             answer = pb.ResultGroup(session=session)
             answer.results.add(outcome=pb.OUTCOME_SESSION_EXPIRED, message="the session of this consumer is closed")
             self._answer(answer)
-
-    def _goodbye(self, *, release: bool) -> None:
-        self._service.delivery.stop_session(self._session)
-        self._consumers.clear()
-        if release and self._session:
-            self._service.delivery.goodbye(self._session)
 
     def _leader_changed(self) -> None:
         self._outbox.put_leader(self._service.leader)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.api.stream import MAX_QUEUE_CALLS
+from kvorum_node.api.queues import MAX_QUEUE_CALLS
 from tests.integration.cluster_fixture import ThreeNodes
 from tests.integration.node.raw import RawStream, enqueue_op, settle_op
 

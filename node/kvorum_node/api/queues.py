@@ -1,0 +1,109 @@
+"""What one stream has to do with queues: its consumers, and its calls about queues."""
+
+from collections.abc import Callable
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import LimitExceeded
+
+from ..queue import Consumer, TakeRoom
+from ..queue_calls import Call
+from ..service import NodeService
+from ..store import check_queue_name
+from .endings import ProtocolError
+from .outbox import Outbox
+
+MAX_CONSUMERS = 1_000
+MAX_QUEUE_CALLS = 16
+"""Calls about queues under way on one stream; each may bring a megabyte."""
+
+
+class StreamQueues:
+    """`expired` is told that the session of a consumer is closed, `reply` takes answers of calls."""
+
+    def __init__(
+        self,
+        service: NodeService,
+        outbox: Outbox,
+        *,
+        expired: Callable[[bytes], None],
+        reply: Callable[[pb.QueueReply], None],
+    ) -> None:
+        self._service = service
+        self._outbox = outbox
+        self._expired = expired
+        self._reply = reply
+        self._consumers: dict[int, Consumer] = {}
+        self._take_room = TakeRoom(lambda: outbox.delivery_bytes)
+        self._calls: set[Call] = set()
+
+    def close(self) -> None:
+        """The stream has ended."""
+        for call in self._calls:
+            call.cancel()
+        self._calls.clear()
+        self.stop_consumers()
+
+    # ---- consumers
+
+    def start(self, session: bytes, request: pb.StartConsumer) -> None:
+        """Raises ProtocolError."""
+        if not session:
+            raise ProtocolError("a consumer needs a session")
+        if not 1 <= request.credits <= limits.MAX_CREDITS:
+            raise ProtocolError(
+                f"a consumer has 1 to {limits.MAX_CREDITS:,} credits (MAX_CREDITS), got {request.credits}"
+            )
+        if len(request.held) > limits.MAX_CREDITS:
+            raise ProtocolError(f"a consumer holds at most {limits.MAX_CREDITS:,} messages, got {len(request.held):,}")
+        try:
+            check_queue_name(request.queue)
+        except LimitExceeded as error:
+            raise ProtocolError(str(error)) from None
+        if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
+            raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
+        self._consumers[request.id] = self._service.delivery.start_consumer(
+            session, request, self._outbox.put_delivery, lambda: self._expired(session), self._take_room
+        )
+
+    def stop(self, number: int) -> None:
+        consumer = self._consumers.pop(number, None)
+        if consumer is not None:
+            self._service.delivery.stop_consumer(consumer)
+
+    def stop_consumers(self) -> None:
+        """The stream has another session, or none."""
+        for consumer in self._consumers.values():
+            self._service.delivery.stop_consumer(consumer)
+        self._consumers.clear()
+
+    def goodbye(self, session: bytes, *, release: bool) -> None:
+        """The session's consumers end; with `release`, so do its leases."""
+        self._service.delivery.stop_session(session)
+        self._consumers.clear()
+        if release and session:
+            self._service.delivery.goodbye(session)
+
+    def resume(self) -> None:
+        """The client has read on."""
+        if self._take_room.blocked:
+            self._take_room.blocked = False
+            for consumer in list(self._consumers.values()):
+                if consumer.take:
+                    self._service.delivery.resume(consumer)
+
+    # ---- calls
+
+    def call(self, request: pb.QueueCall) -> None:
+        """Take a call about queues."""
+        if len(self._calls) >= MAX_QUEUE_CALLS:
+            message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
+            self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
+            return
+        call = self._service.calls.submit(request, self._answered)
+        if not call.ended:
+            self._calls.add(call)
+
+    def _answered(self, reply: pb.QueueReply) -> None:
+        self._calls = {call for call in self._calls if not call.ended}
+        self._reply(reply)
