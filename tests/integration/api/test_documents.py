@@ -4,14 +4,17 @@ import ast
 import asyncio
 import inspect
 import re
+import shlex
 import textwrap
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import kvorum
+from kvorum.cli.group import kvorum as command
 
 PAGE = Path(__file__).parents[3] / "docs" / "queues.md"
 SNIPPETS = re.findall(r"^## (.+?)$|^### (.+?)$|^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -58,6 +61,23 @@ async def test_a_snippet_runs_as_it_stands(target: str, name: str, text: str, ca
     await asyncio.gather(*own)  # listeners end when the client is closed
     assert not [task for task in asyncio.all_tasks() - before if not task.done()]
     assert not caplog.records, textwrap.indent(text, "    ")
+
+
+def test_the_commands_run_as_they_stand(tmp_path: Path) -> None:
+    lines = re.findall(r"^\$ (kvorum .+)$|^([0-9a-f]{24})$", PAGE.read_text(), re.MULTILINE)
+    assert len(lines) > 10
+    shell = CliRunner(env={"KVORUM_URL": str(tmp_path / "data.kv")})
+    shell.invoke(command, ["set", '["made"]', "true"])  # looking makes no database
+    output, ids = "", dict[str, str]()
+    for line, printed in lines:
+        if printed:
+            ids[printed] = output.strip()
+        for words in (shlex.split(part) for part in line.split("; ")):
+            if words and "--watch" not in words:  # it does not end
+                done = shell.invoke(command, [ids.get(word, word) for word in words[1:]])
+                assert done.exit_code == 0, (line, done.output)
+                output = done.stdout
+    assert len(ids) == 1
 
 
 def _is_task(value: object) -> bool:
