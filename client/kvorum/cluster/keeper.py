@@ -10,6 +10,7 @@ else: `Reads.fill` knows them apart already.
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import Writes
 
+logger = logging.getLogger("kvorum")
+
 PROTOCOL: Final = 1
 HELLO_TIMEOUT: Final = 1.5
 MAX_HELLO_TIMEOUT: Final = 5.0
@@ -42,6 +45,9 @@ FIRST_RETRY: Final = 0.02
 MAX_RETRY: Final = 0.5
 """Seconds before refused operations are tried again on the same connection: jittered, doubled with each round."""
 
+COMPLAIN_AFTER: Final = 30.0
+COMPLAIN_EVERY: Final = 60.0
+"""Seconds without a leader until that is logged, and until it is logged again."""
 HOPELESS_RETRY: Final = 15.0
 """Seconds, about, until a client that every node refuses for good, and that nobody asks for anything, looks again."""
 
@@ -138,6 +144,9 @@ class Keeper:
         self._leading = False
         self._hint: Address | None = None
         self._hint_term = 0
+        self._alone_since = loop.time()
+        """When the last connection to a leader ended."""
+        self._complain_at = 0.0
         self._session_asked = False
         self._session_refused = ""
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -204,6 +213,7 @@ class Keeper:
                 await self._stay(connection)
             except NodeFailed as failure:
                 self._route.failed(address, failure.problem, final=failure.final, dead=failure.dead)
+                self._complain()
                 self._counters.failed_connections += self.connection is None
                 if self._route.hopeless:
                     # Waiting would not help anybody.
@@ -215,6 +225,13 @@ class Keeper:
             finally:
                 self._detach()
                 await connection.close(farewell)
+
+    def _complain(self) -> None:
+        """Calls end with errors that say what is wrong; what waits for ever, such as a consumer, has only the log."""
+        now = self._loop.time()
+        if now - self._alone_since >= COMPLAIN_AFTER and now >= self._complain_at and self._under_way.expecting():
+            self._complain_at = now + COMPLAIN_EVERY
+            logger.warning("no leader for %.0f s: %s", now - self._alone_since, self._route.problems())
 
     async def _rest(self) -> None:
         """Wait until something is asked for, or a while: whoever is at these addresses may change."""
@@ -297,6 +314,8 @@ class Keeper:
         if self.connection is not None:
             self.connection = None
             self._under_way.connection_lost()
+        if self._leading:
+            self._alone_since = self._loop.time()
         self._leading = False
         self._hint = None
         for timer in (self._retry_timer, self._session_timer):

@@ -45,7 +45,8 @@ class Requester:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         message = outgoing(value, queue, options)
-        message.ttl_ms = max(1, int(within * 1000))
+        longest = max(1, int(within * 1000))
+        message.ttl_ms = min(message.ttl_ms or longest, longest)
         correlation = secrets.token_bytes(8)
         answer: asyncio.Future[Any] = loop.create_future()
         sent = False

@@ -8,7 +8,7 @@ import pytest
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster import ClusterBackend, calls
+from kvorum.cluster import ClusterBackend, calls, keeper
 from kvorum.cluster.calls import Calls
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
@@ -230,3 +230,15 @@ async def test_closing_ends_the_heartbeat_and_its_thread(nodes: list[FakeNode], 
     await consuming(backend, nodes[0])
     await backend.close()
     assert not any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
+
+
+async def test_a_consumer_that_waits_in_vain_has_it_logged(
+    nodes: list[FakeNode], backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeper, "COMPLAIN_AFTER", 0.2)
+    await backend.consume("q", credits=1, concurrency=1, deliver=lambda _: None, take=True)
+    for node in nodes:
+        await node.kill()
+    await until(lambda: "no leader for" in caplog.text)
+    assert f"127.0.0.1:{nodes[0].port}: " in caplog.text
+    assert caplog.text.count("no leader for") == 1  # and not again within a minute
