@@ -1,4 +1,8 @@
-"""Expiry: proposes a sweep when the earliest expiry is due (rules D2). Leader only; apply decides what is deleted."""
+"""Expiry: proposes a sweep when the earliest expiry or timer is due (rules D2). Leader only; apply decides what is done.
+
+Where something is due in every millisecond, as ends of deduplication windows may be, one sweep does for those of a
+short while. What a sweep has left over (it is bounded in rows and bytes) is not kept waiting.
+"""
 
 from typing import Any, Protocol
 
@@ -14,6 +18,8 @@ RETRY_DELAY = 0.05
 """Seconds before a refused sweep is proposed again, and between sweeps that find nothing although something
 seemed due.
 """
+PAUSE = 0.02
+"""Seconds between two sweeps, if the first one has left nothing over."""
 
 
 class ExpiryStore(Protocol):
@@ -27,10 +33,14 @@ class Sweeper:
         self._store = store
         self._consensus = consensus
         self._proposer = proposer
+        self._timers = timers
         self._alarm = Alarm(timers, self._ring)
         self._earliest: int | None = None
         self._leading = False
         self._sweeping = False
+        self._swept_for_ms = 0
+        """The cluster's time when the sweep under way was proposed."""
+        self._rests_until = 0.0
         self._sweeps = self._deleted = 0
 
     def took_office(self) -> None:
@@ -63,7 +73,8 @@ class Sweeper:
     def _plan(self, at_least: float = 0.0) -> None:
         if self._earliest is None or self._sweeping:
             return
-        self._alarm.set(max(at_least, (self._earliest - self._consensus.now_ms()) / 1000))
+        wait = (self._earliest - self._consensus.now_ms()) / 1000
+        self._alarm.set(max(at_least, wait, self._rests_until - self._timers.time()))
 
     def _ring(self) -> None:
         if not self._leading or self._sweeping:
@@ -72,10 +83,11 @@ class Sweeper:
         self._earliest = self._store.next_expiry_ms()
         if self._earliest is None:
             return
-        if self._earliest > self._consensus.now_ms():
+        if self._earliest > self._consensus.now_ms() or self._rests_until > self._timers.time():
             self._plan(0.001)  # entry time is slewed against the loop's
             return
         self._sweeping = True
+        self._swept_for_ms = self._consensus.now_ms()
         command = pb.Command(sweep=pb.Sweep(limit=limits.SWEEP_LIMIT))
         self._proposer.submit(proposal(command, self._swept, weight=64), urgent=True)
 
@@ -90,4 +102,7 @@ class Sweeper:
         if not self._leading:
             return
         self._earliest = self._store.next_expiry_ms()
+        left_over = self._earliest is not None and self._earliest <= self._swept_for_ms
+        if not left_over and deleted < limits.SWEEP_LIMIT:
+            self._rests_until = self._timers.time() + PAUSE
         self._plan(0.0 if deleted else RETRY_DELAY)

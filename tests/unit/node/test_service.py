@@ -254,6 +254,43 @@ def test_a_key_that_is_touched_in_time_costs_no_sweeps_until_it_is_not(node: Nod
     assert node.service.sweeper.statistics() == {"sweeps": 1, "swept_keys": 1}
 
 
+def test_what_is_due_in_every_millisecond_does_not_take_a_sweep_each(node: Node) -> None:
+    for number in range(500):
+        node.write(set_op(b"\x02%03d\x00" % number, expire_in_ms=2_000 - number), settle=False)
+        node.timers.advance(0.001)
+    node.timers.advance(3)
+    statistics = node.service.sweeper.statistics()
+    assert statistics["swept_keys"] == 500 and statistics["sweeps"] <= 55
+    late = []
+    for number in range(10):
+        node.write(set_op(b"\x02%03d\x00" % number, expire_in_ms=100 + 7 * number), settle=False)
+    due = node.consensus.now_ms() + 100
+    for _ in range(400):
+        node.timers.advance(0.001)
+        gone = sum(
+            not entry.versionstamp
+            for entry in read_now(node, *[b"\x02%03d\x00" % number for number in range(10)]).entries
+        )
+        expected = min(10, max(0, (node.consensus.now_ms() - due) // 7 + 1))
+        late.append(expected - gone)
+    assert late[-1] == 0 and max(late) <= 5, "up to 30 ms"
+
+
+def test_what_a_sweep_leaves_over_is_not_kept_waiting(node: Node) -> None:
+    node.consensus.held = True
+    for begin in range(0, 3_000, 500):
+        op = pb.AtomicWrite()
+        for number in range(begin, begin + 500):
+            op.mutations.add(
+                key=b"\x02%05d\x00" % number, type=pb.MUTATION_TYPE_SET, value=b"v", encoding=3, expire_in_ms=2_000
+            )
+        node.write(op, settle=False)
+    node.timers.advance(0.01)
+    node.consensus.release()
+    node.timers.advance(2.03)
+    assert node.service.sweeper.statistics() == {"sweeps": 3, "swept_keys": 3_000}
+
+
 def test_a_touch_to_an_earlier_time_moves_the_alarm(node: Node) -> None:
     node.write(set_op(KEY, expire_in_ms=60_000))
     node.write(set_op(OTHER))
