@@ -18,6 +18,7 @@ from kvorum.cluster.connection import Connection
 from kvorum.cluster.route import Address
 
 from .api.stream import Stream
+from .api.unary import Unary
 from .service import NodeService
 
 logger = logging.getLogger("kvorum.node")
@@ -33,6 +34,10 @@ class LoopbackConnection(Connection):
         self._service = service
         self._node_id = node_id
         super().__init__(address, loop)
+
+    async def status(self, timeout: float) -> pb.StatusResponse:
+        """The node's own account of itself; nothing to wait for."""
+        return await Unary(self._service).status(pb.StatusRequest().SerializeToString(), None)
 
     def _open_channel(self, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
         return _Channel(lambda context: Stream(self._service, self._node_id, context))

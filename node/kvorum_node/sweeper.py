@@ -1,4 +1,4 @@
-"""Expiry: proposes a sweep when the earliest expiry or timer is due (rules D2). Leader only; apply decides what is done.
+"""Expiry: proposes a sweep when the earliest expiry or timer is due (rules D2). Leader only; apply decides about it.
 
 Where something is due in every millisecond, as ends of deduplication windows may be, one sweep does for those of a
 short while. What a sweep has left over (it is bounded in rows and bytes) is not kept waiting.
