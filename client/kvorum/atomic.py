@@ -289,7 +289,8 @@ class AtomicBuilder:
 
     def _settle(self, settle: pb.Settle) -> Self:
         self._write.settles.append(settle)
-        self._size += len(settle.reason.encode())
+        if settle.reason:
+            self._size += len(settle.reason.encode())
         self._forgotten = True
         return self
 
@@ -301,7 +302,7 @@ class AtomicBuilder:
         reason: str = "",
     ) -> Self:
         self._forgotten = False
-        named = self._named(message, pb.SettleKind.Name(kind).removeprefix("SETTLE_KIND_").lower())
+        named = self._named(message, kind)
         self._settle(named._verdict(kind, delay=delay, reason=reason))
         self._settled.append((named, kind))
         return self
@@ -311,15 +312,15 @@ class AtomicBuilder:
             raise InvalidArgument(f"message {message.id} asks nothing: nobody waits for an answer")
         return self._message(reply_to(message, answer, error))
 
-    def _named(self, message: object, method: str) -> Delivered:
+    def _named(self, message: object, method: "str | pb.SettleKind") -> Delivered:
+        if isinstance(message, Delivered):
+            return message
         if message is None and self._subject is not None:
             return self._subject
-        if not isinstance(message, Delivered):
-            what = "none: only in a message's own operation (message.atomic()) it can be left out"
-            raise InvalidArgument(
-                f"{method} takes a Message, got {what if message is None else type(message).__name__}"
-            )
-        return message
+        if not isinstance(method, str):
+            method = pb.SettleKind.Name(method).removeprefix("SETTLE_KIND_").lower()
+        what = "none: only in a message's own operation (message.atomic()) it can be left out"
+        raise InvalidArgument(f"{method} takes a Message, got {what if message is None else type(message).__name__}")
 
     def _range(
         self, prefix: Sequence[KeyPart] | None, start: Sequence[KeyPart] | None, end: Sequence[KeyPart] | None

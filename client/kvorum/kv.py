@@ -424,7 +424,8 @@ class Kv:
     async def request(
         self, queue: str, value: object, *, timeout: Duration | None = None, **options: Unpack[SendOptions]
     ) -> Any:
-        """Send a message and wait for its answer, which whoever handles it sends (`Queue.serve`); see `SendOptions`.
+        """Send a message and wait for its answer, which whoever handles it sends (`Queue.serve`); see `SendOptions`, of
+        which ttl and deduplication are of no use here.
 
         A request that is not handled within `timeout` is dropped. An answer is waited for by this client alone.
 

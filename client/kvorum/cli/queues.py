@@ -9,6 +9,7 @@ import click
 
 import kvorum
 from kvorum.cli import notation
+from kvorum.cli.policies import MILLISECOND, policy_json, shown_duration, shown_policy
 from kvorum.cli.session import (
     NOT_FOUND,
     USAGE,
@@ -24,7 +25,6 @@ from kvorum.cli.session import (
     runs,
 )
 
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _COUNTS: Final = ("messages", "ready", "scheduled", "waiting", "leased", "dead")
 _TOTALS: Final = ("sent", "delivered", "done", "failed", "lost", "died", "expired", "duplicates")
 _NAME: Final = click.argument("name", metavar="QUEUE")
@@ -45,15 +45,6 @@ def shown_time(moment: datetime | None) -> str:
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def shown_duration(duration: timedelta) -> str:
-    """A duration for people, as it may be typed."""
-    milli = duration // _MILLISECOND
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if milli >= size and milli % size == 0:
-            return f"{milli // size}{unit}"
-    return f"{milli / 1_000:g}s" if milli >= 1_000 else f"{milli}ms"
-
-
 # ---- list and stats
 
 
@@ -62,37 +53,11 @@ def stats_json(stats: kvorum.QueueStats, *, counts: bool = True) -> dict[str, ob
     left_out = () if counts else ("ready", "scheduled", "waiting")
     data: dict[str, object] = {"queue": stats.name, "defined": stats.policy is not None, "paused": stats.paused}
     data |= {name: getattr(stats, name) for name in (*_COUNTS, *_TOTALS, "consumers") if name not in left_out}
-    data["oldest_age_ms"] = None if stats.oldest_age is None else stats.oldest_age // _MILLISECOND
+    data["oldest_age_ms"] = None if stats.oldest_age is None else stats.oldest_age // MILLISECOND
     data |= {"sent_per_s": stats.sent_per_s, "done_per_s": stats.done_per_s}
     if stats.policy is not None:
         data["policy"] = policy_json(stats.policy)
     return data
-
-
-def policy_json(policy: kvorum.QueuePolicy) -> dict[str, object]:
-    """What a policy says, as JSON data; what it leaves to the defaults is left out."""
-    data: dict[str, object] = {}
-    for name, value in vars(policy).items():
-        if value is None or value is False:
-            continue
-        if isinstance(value, timedelta):
-            data[f"{name}_ms"] = value // _MILLISECOND
-        elif isinstance(value, tuple):
-            data[f"{name}_ms"] = [step // _MILLISECOND for step in value]
-        elif isinstance(value, kvorum.Exponential):
-            data["exponential"] = {
-                "base_ms": _milliseconds(value.base),
-                "factor": value.factor,
-                "cap_ms": _milliseconds(value.cap),
-                "jitter": value.jitter,
-            }
-        else:
-            data[name] = value
-    return data
-
-
-def _milliseconds(duration: timedelta | int | float) -> int:
-    return duration // _MILLISECOND if isinstance(duration, timedelta) else int(duration)
 
 
 @queue_group.command("list")
@@ -165,27 +130,6 @@ def _stats_rows(stats: kvorum.QueueStats) -> list[tuple[str, str]]:
     rows.append(("paused", "yes" if stats.paused else "no"))
     rows.append(("policy", ("" if stats.policy is None else shown_policy(stats.policy)) or "defaults"))
     return rows
-
-
-def shown_policy(policy: kvorum.QueuePolicy) -> str:
-    """A policy as the options that make it; empty: all is by default."""
-    words = []
-    for name, value in vars(policy).items():
-        option = f"--{name.replace('_', '-')}"
-        if value is None or value is False or value == "queue":
-            continue
-        if value is True:
-            words.append(option)
-        elif isinstance(value, timedelta):
-            words.append(f"{option} {shown_duration(value)}")
-        elif isinstance(value, tuple):
-            words.append(f"{option} {','.join(map(shown_duration, value))}")
-        elif isinstance(value, kvorum.Exponential):
-            base, cap = (shown_duration(timedelta(milliseconds=_milliseconds(one))) for one in (value.base, value.cap))
-            words.append(f"--exponential {base},{cap}")
-        else:
-            words.append(f"{'--dead-letters' if name == 'dead_letter_queue' else option} {value}")
-    return " ".join(words)
 
 
 # ---- peek, dead

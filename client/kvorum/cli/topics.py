@@ -6,7 +6,8 @@ from typing import Any, Final
 import click
 
 import kvorum
-from kvorum.cli.queues import parse_headers, shown_duration
+from kvorum.cli.policies import shown_duration
+from kvorum.cli.queues import parse_headers
 from kvorum.cli.session import (
     Duration,
     Options,

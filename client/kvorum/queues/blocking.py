@@ -25,7 +25,7 @@ from kvorum.queues.listener import DEFAULT_CONCURRENCY, Listener, Terms, check_h
 from kvorum.queues.outgoing import SendOptions
 from kvorum.queues.policy import Named, PolicyOptions, QueuePolicy
 from kvorum.queues.receiver import Receiver as AsyncReceiver
-from kvorum.queues.receiver import receiver_credits
+from kvorum.queues.receiver import batch_size, receiver_credits
 from kvorum.queues.threads import HandlerThreads
 
 _LOOK: Final = 0.1
@@ -305,6 +305,8 @@ class Queue:
         signals: Iterable[int],
         stop: threading.Event | None,
     ) -> None:
+        if batch is not None:
+            batch_size(batch, "batch")
         stopping = _Stopping(signals, stop, self._background)
 
         async def listen(threads: HandlerThreads) -> None:

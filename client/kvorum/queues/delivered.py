@@ -76,6 +76,8 @@ def shown_headers(headers: pb.Headers) -> Mapping[str, str]:
 
 def cut_reason(reason: str) -> str:
     """A reason as long as may be."""
+    if reason == "":
+        return ""
     if not isinstance(reason, str):
         raise InvalidArgument(f"a reason must be a str, got {type(reason).__name__}")
     return reason.encode(errors="replace")[: limits.MAX_REASON_SIZE].decode(errors="ignore")

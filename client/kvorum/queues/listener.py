@@ -84,7 +84,8 @@ class Terms:
         else:
             ahead = max(0, min(running, limits.MAX_CREDITS - running))
         if running + ahead > limits.MAX_CREDITS:
-            raise LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, running + ahead, "concurrency and prefetch")
+            what = "concurrency and prefetch" if self.batch is None else "concurrency × batch, and prefetch"
+            raise LimitExceeded("MAX_CREDITS", limits.MAX_CREDITS, running + ahead, what)
         return running + ahead
 
     def wait(self) -> float:

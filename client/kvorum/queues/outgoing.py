@@ -205,7 +205,11 @@ def _fill_old(
     if len(keys_if_undelivered) > limits.MAX_UNDELIVERED_KEYS:
         count = len(keys_if_undelivered)
         raise LimitExceeded("MAX_UNDELIVERED_KEYS", limits.MAX_UNDELIVERED_KEYS, count, "keys_if_undelivered")
-    message.keys_if_undelivered.extend(write_key(key) for key in keys_if_undelivered)
+    for at, key in enumerate(keys_if_undelivered):
+        try:
+            message.keys_if_undelivered.append(write_key(key))
+        except InvalidArgument as error:
+            raise _at(error, f"keys_if_undelivered[{at}]") from None
     if backoff_schedule is not None:
         message.backoff.delays_ms.extend(backoff_delays(backoff_schedule))
         message.backoff.SetInParent()  # an empty schedule means no retry, an absent one the default

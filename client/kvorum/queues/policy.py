@@ -177,6 +177,10 @@ def _dead_letters(made: pb.QueuePolicy, ends: "Named | str") -> None:
         name = ends if isinstance(ends, str) else getattr(ends, "name", None)
         if not isinstance(name, str):
             raise InvalidArgument(f'dead_letters is "keep", "drop", a queue or its name, got {type(ends).__name__}')
+        if not name:
+            raise InvalidArgument(
+                'dead_letters is "keep", "drop", or a queue with a name: the nameless one cannot be it'
+            )
         made.dead_letter_queue = queue_name(name)
 
 

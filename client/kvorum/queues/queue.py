@@ -151,7 +151,7 @@ class Queue:
         """Size and seconds of a batch, where they are not given by the policy."""
         milli = None if wait is None else milliseconds(wait, "wait", "MAX_BATCH_WAIT", limits.MAX_BATCH_WAIT)
         if most is not None:
-            batch_size(most)
+            batch_size(most, "max")
         if most is None or milli is None:
             now = asyncio.get_running_loop().time()
             if self._batching is None or now - self._batching[0] > _POLICY_AGE:
@@ -224,6 +224,8 @@ class Queue:
         if concurrency is None:
             concurrency = DEFAULT_CONCURRENCY if batch is None else 1
         check_handler(handler)
+        if batch is not None:
+            batch_size(batch, "batch")
         if batch is not None and batch_wait is None:
             batch_wait = (await self.batching(batch, None))[1] * 1000
         terms = Terms(

@@ -240,9 +240,9 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
     return messages
 
 
-def batch_size(most: int) -> int:
+def batch_size(most: int, name: str) -> int:
     """Errors: InvalidArgument, LimitExceeded."""
-    whole_number(most, "max", 1)
+    whole_number(most, name, 1)
     if most > limits.MAX_BATCH:
-        raise LimitExceeded("MAX_BATCH", limits.MAX_BATCH, most, "max")
+        raise LimitExceeded("MAX_BATCH", limits.MAX_BATCH, most, name)
     return most

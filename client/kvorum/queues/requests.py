@@ -13,7 +13,16 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.commit import commit_result
 from kvorum.durations import Duration, shown_seconds
-from kvorum.errors import Closed, DataError, DeadlineExceeded, KvorumError, Overloaded, RemoteError, RequestTimeout
+from kvorum.errors import (
+    Closed,
+    DataError,
+    DeadlineExceeded,
+    InvalidArgument,
+    KvorumError,
+    Overloaded,
+    RemoteError,
+    RequestTimeout,
+)
 from kvorum.link import Link
 from kvorum.queues.delivered import Delivered
 from kvorum.queues.intake import Intake
@@ -40,13 +49,16 @@ class Requester:
     async def request(self, queue: str, value: object, timeout: Duration | None, options: SendOptions) -> Any:
         """Errors: RequestTimeout, RemoteError; those of sending."""
         within = self._link.within(timeout)
+        for name in ("ttl", "dedup_id", "dedup_window"):
+            if name in options:
+                why = "its timeout says how long it is of use" if name == "ttl" else "a duplicate would not be answered"
+                raise InvalidArgument(f"a request takes no {name}: {why}")
         if len(self._waiting) >= MAX_REQUESTS:
             raise Overloaded(f"{MAX_REQUESTS:,} requests are waiting for answers already")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         message = outgoing(value, queue, options)
-        longest = max(1, int(within * 1000))
-        message.ttl_ms = min(message.ttl_ms or longest, longest)
+        message.ttl_ms = max(1, int(within * 1000))
         correlation = secrets.token_bytes(8)
         answer: asyncio.Future[Any] = loop.create_future()
         sent = False

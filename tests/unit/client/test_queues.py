@@ -130,6 +130,7 @@ async def test_p05_what_is_wrong_with_a_batch_is_told_with_its_index(
         ({"headers": {"a": 1}}, r"headers\['a'\] must be a str, got int"),
         ({"headers": [1]}, "headers must be a mapping"),
         ({"ttl": 0}, "ttl must be above zero"),
+        ({"keys_if_undelivered": [("a",), 5]}, r"keys_if_undelivered\[1\]: a key is a tuple of parts, got int: 5"),
         ({"backoff_schedule": [1] * 65}, r"backoff_schedule: 65 is above the limit of 64 \(MAX_BACKOFF_STEPS\)"),
         (
             {"backoff_schedule": [1, 2, 3_600_001]},
@@ -620,6 +621,24 @@ async def test_listening_in_batches(kv: Kv, backend: FakeBackend) -> None:
     assert backend.settles[-1].kind == RETURN and len(backend.settles) == 7
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch": 0}, "batch must be an int of at least 1: received 0"),
+        ({"batch": True}, "batch must be an int"),
+        ({"batch": 2_000}, r"batch: 2,000 is above the limit of 1,000 \(MAX_BATCH\)"),
+        ({"batch": 500, "concurrency": 4}, "concurrency × batch, and prefetch: 2,000"),
+        ({"batch": 5, "batch_wait": 60_001}, "batch_wait: 60,001 .*MAX_BATCH_WAIT"),
+        ({"stop": None, "concurrency": 0}, "concurrency must be"),
+    ],
+    ids=str,
+)
+async def test_what_is_no_way_to_listen(kv: Kv, backend: FakeBackend, options: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        await kv.queue("mail").listen(print, **options)
+    assert backend.consumers == []
+
+
 async def test_a_batch_that_is_not_full_is_handled_when_its_wait_is_over(kv: Kv, backend: FakeBackend) -> None:
     seen: list[int] = []
     stop = asyncio.Event()
@@ -686,6 +705,15 @@ async def test_a_request_that_is_not_answered_says_that_it_may_be_done(kv: Kv, b
     with pytest.raises(RequestTimeout, match="no answer from queue 'calc' within 20 ms") as caught:
         await kv.request("calc", 1, timeout=20)
     assert caught.value.outcome == "unknown" and isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize("options", [{"ttl": 5}, {"dedup_id": "a"}], ids=str)
+async def test_a_request_takes_no_options_that_would_leave_it_unanswered(
+    kv: Kv, backend: FakeBackend, options: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"a request takes no {next(iter(options))}"):
+        await kv.request("calc", 1, **options)
+    assert backend.writes == []
 
 
 async def test_serving_answers_in_the_commit_that_acknowledges(kv: Kv, backend: FakeBackend) -> None:
@@ -771,6 +799,7 @@ async def test_a_policy_goes_out_and_comes_back(kv: Kv, backend: FakeBackend) ->
         ({"backoff": kvorum.Exponential(1, factor=0.5)}, "backoff.factor must be from 1 to 100: received 0.5"),
         ({"backoff": kvorum.Exponential(1, jitter=2)}, "backoff.jitter"),
         ({"dead_letters": 5}, "dead_letters is"),
+        ({"dead_letters": ""}, "the nameless one cannot be it"),
     ],
     ids=str,
 )
