@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvorum import limits
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -67,3 +69,42 @@ def test_the_readme_program_runs_as_it_stands(tmp_path: Path) -> None:
     assert lines[0].startswith("{'name': 'Nina'} 0000")
     assert "sold" in lines
     assert lines[-1].startswith("9 ")
+
+
+def test_queues_are_documented_with_their_limits() -> None:
+    text = (ROOT / "docs" / "queues.md").read_text()
+    rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("| `")}
+    hour, day = 3_600_000, 86_400_000
+    for name, said in (
+        ("`lease`", f"| {limits.DEFAULT_LEASE // 1000} s ("),
+        ("`lease`", f"| {limits.MIN_LEASE} ms … {limits.MAX_LEASE // hour} h |"),
+        ("`backoff`", "100 ms, 1 s, 5 s, 30 s, 60 s"),
+        ("`backoff`", f"≤ {limits.MAX_BACKOFF_STEPS} steps of ≤ {limits.MAX_BACKOFF_INTERVAL // hour} h"),
+        ("`max_attempts`", f"| 1 … {limits.MAX_ATTEMPTS:,} |"),
+        ("`max_batch`, `max_wait`", f"| {limits.DEFAULT_BATCH}, {limits.DEFAULT_BATCH_WAIT // 1000} s |"),
+        ("`max_batch`, `max_wait`", f"| ≤ {limits.MAX_BATCH:,}, ≤ {limits.MAX_BATCH_WAIT // 1000} s |"),
+        ("`retention`", f"| ≤ {limits.MAX_RETENTION // day} days |"),
+        ("`max_backlog`", f"| ≤ {_power(limits.MAX_BACKLOG)} |"),
+        ("`max_in_flight`", f"| ≤ {_power(limits.MAX_BACKLOG)} |"),
+    ):
+        assert said in rows[name]
+    assert limits.DEFAULT_BACKOFF == (100, 1_000, 5_000, 30_000, 60_000)
+    for said in (
+        f"up to {limits.MAX_ENQUEUE_DELAY // day} days",
+        f"A value is at most {limits.MAX_VALUE_SIZE // 1024} KiB encoded",
+        f"a commit at most {limits.MAX_TOTAL_WRITE_SIZE // 1024} KiB, a batch at most {limits.MAX_BATCH:,} messages",
+        f"later than `grace` ({limits.DEFAULT_GRACE // 1000} s)",
+        f"(the last {limits.MAX_CATCH_UP:,})",
+        f"{limits.MAX_TOPIC_SIZE >> 20} MiB and {limits.MAX_TOPIC_MESSAGES:,} of each topic",
+        f"in commits of {limits.QUEUE_CHUNK} messages",
+        "the first failure and\nthe last nine",
+    ):
+        assert said in text
+    assert limits.MAX_FAILURES == 1 + 9
+
+
+def _power(number: int) -> str:
+    """10⁹."""
+    zeros = len(str(number)) - 1
+    assert number == 10**zeros
+    return "10" + str(zeros).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
