@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from .history import load
 from .trial import Options, Report, Trial
 
 SHOWN: Final = 20
@@ -31,6 +32,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--consumer-kills", type=int, default=None, help="default: one in 5.4 seconds")
     parser.add_argument("--leader-kills", type=int, default=None, help="default: one in 27 seconds")
     parser.add_argument("--thinking", type=float, default=0.005, help="seconds that handling takes, on average")
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="judge the history of an earlier run again")
     parser.add_argument("--dir", type=Path, default=None, help="where the folder of the run is made")
     parser.add_argument("--keep", action="store_true", help="keep the folder after a success too")
     options = parser.parse_args(arguments)
@@ -55,6 +57,12 @@ def _show(report: Report) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns 0 if nothing is wrong, 1 otherwise."""
     options = _parse(arguments)
+    if options.judge is not None:
+        report = Report()
+        report.judge(load(options.judge))
+        _show(report)
+        print(report.line)
+        return 1 if report.violations else 0
     seed = time.time_ns() % 1_000_000 if options.seed is None else options.seed
     if options.dir is not None:
         options.dir.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,8 @@ class Terms:
     late: int | None = 1_000
     """Milliseconds that a redelivery may take beyond the lease and a second: for messages under way, processes that
     wait for a CPU, and consumers that have no room just then. None: nothing is too late."""
+    unnoticed: int = 1_000
+    """Milliseconds for which a node may go on giving messages to a consumer that was lost."""
 
 
 STRICT: Final = Terms()

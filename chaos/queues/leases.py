@@ -134,6 +134,7 @@ def _troubles(case: Case, before: Delivery | None, delivery: Delivery) -> int:
     """Times that a lease may have been granted which no record tells of: to a consumer that was lost with it."""
     send = case.sends.get(delivery.name)
     since = before.at if before is not None else send.invoked if send is not None else 0
+    since -= case.terms.unnoticed * 1_000_000
     until = delivery.at
     return sum(bisect_right(moments, until) - bisect_left(moments, since) for moments in (case.lost_at, case.offices))
 

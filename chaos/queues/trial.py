@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -67,6 +67,13 @@ class Report:
     leader_kills: int = 0
     waits: list[float] = field(default_factory=list)
     """Seconds from the loss of a consumer, or the next leader after it, to the next delivery of what it held."""
+
+    def judge(self, records: Iterable[Record]) -> None:
+        """Look for all that is wrong in a history."""
+        history = History.of(records)
+        self.violations = checker.check(history, Terms(late=LATE))
+        self.counts = checker.count(history)
+        self.waits = waits(history)
 
     @property
     def line(self) -> str:
@@ -195,11 +202,8 @@ class Trial:
     def _judge(self) -> None:
         report = self._report
         save(self._records, self._options.folder / "history.jsonl")
-        history = History.of(self._records)
         began = time.monotonic()
-        report.violations = checker.check(history, Terms(late=LATE))
-        report.counts = checker.count(history)
-        report.waits = waits(history)
+        report.judge(self._records)
         self._say(f"judged {len(self._records):,} records in {time.monotonic() - began:.1f} s")
         if report.consumer_kills < self._options.consumer_kills:
             report.problems.append(f"{report.consumer_kills} of {self._options.consumer_kills} consumers were killed")

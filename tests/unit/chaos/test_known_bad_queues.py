@@ -344,6 +344,13 @@ def test_clients_do_not_see_all_leases() -> None:
     assert [one.kind for one in check(History.of([*records, Loss("another", 500 * MS)]), EXACT)] == ["attempts"]
 
 
+def test_a_lost_consumer_is_noticed_soon() -> None:
+    """Until then it is given messages, of which nobody hears."""
+    records: Records = [send("m", 5_000), given("m", 5_000, 7_100, 2), settle("ack", 7_100, 7_101), done(5_000, 7_101)]
+    assert check(History.of([*records, Loss("another", 4_900 * MS)])) == []
+    assert [one.kind for one in check(History.of([*records, Loss("another", 3_900 * MS)]))] == ["attempts"]
+
+
 def test_who_is_lost_may_have_done_anything() -> None:
     """A verdict may have been carried out, and nobody was left to write it down."""
     for records in ([send("m", 1), given("m", 1, 2), done(1, 3)], [send("m", 1), given("m", 1, 2), letter("m", 1, 1)]):
