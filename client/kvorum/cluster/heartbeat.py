@@ -12,6 +12,7 @@ pauses are to be expected the queue's lease must be longer than they are.
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -29,6 +30,8 @@ _LEADERLESS: Final = 1.0
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
 """Seconds before the next node is tried; doubled with each failure."""
+_HINTS: Final = 3
+"""Hints in a row that are followed at once: nodes may point at each other."""
 _PULSE: Final = 0.25
 """Seconds between looks at a connection."""
 _MAX_DEAD: Final = 64
@@ -75,9 +78,9 @@ class Heartbeat:
         with self._lock:
             before, self._wanted = self._wanted, wanted
             stream = self._stream
+            self._changed.clear()
             if not self._running:
                 self._running = True
-                self._changed.clear()
                 self._ended.clear()
                 threading.Thread(target=self._run, name="kvorum-heartbeat", daemon=True).start()
         if before is not None and before.session != wanted.session and stream is not None:
@@ -131,12 +134,10 @@ class Heartbeat:
                 if len(dead) > _MAX_DEAD:  # hints are the nodes' to choose, memory is ours
                     dead.clear()
                 dead[address] = term
-                failures += 1
-            if stream.led:
-                failures = 0
-            if failures and hint is None:
-                self._changed.wait(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10)))
-        if not self._loop.is_closed():
+            failures = 0 if stream.led else failures + 1
+            if failures > (1 if hint is None else _HINTS):
+                self._changed.wait(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 2, 10)))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._thread_ended)
 
     def _thread_ended(self) -> None:

@@ -242,3 +242,22 @@ async def test_a_consumer_that_waits_in_vain_has_it_logged(
     await until(lambda: "no leader for" in caplog.text)
     assert f"127.0.0.1:{nodes[0].port}: " in caplog.text
     assert caplog.text.count("no leader for") == 1  # and not again within a minute
+
+
+async def test_nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop(
+    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend
+) -> None:
+    await consuming(backend, nodes[0])
+
+    def pointing_at(other: FakeNode) -> Callable[[pb.Hello], pb.ServerFrame]:
+        leader = pb.Leader(node_id=other.id, address=other.address, term=9)
+        return lambda hello: pb.ServerFrame(hello=pb.HelloReply(protocol=1, node_id="x", leader=leader))
+
+    before = [len(node.streams) for node in nodes]
+    nodes[1].greet, nodes[2].greet = pointing_at(nodes[2]), pointing_at(nodes[1])
+    state.lead(nodes[1])
+    await asyncio.sleep(1.0)
+    asked = sum(len(node.streams) for node in nodes) - sum(before)
+    assert 2 <= asked <= 40  # two connections, with pauses of up to half a second
+    nodes[1].greet = nodes[2].greet = None
+    await until(lambda: len(beats(nodes[1])) == 1)
