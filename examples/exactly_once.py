@@ -3,11 +3,10 @@
 python -m examples.exactly_once [TARGET]
 """
 
-import asyncio
 import uuid
 
 import kvorum
-from examples.stage import beside, play, shown
+from examples.stage import beside, emptied, play, shown
 from kvorum.errors import StaleLease
 
 QUEUE = "payments"
@@ -59,8 +58,7 @@ async def pay(kv: kvorum.Kv, handler: object, calls: int) -> int:
 
     async with beside(kv.queue(QUEUE).listen(handle)):
         await shown(kv, CALLS, lambda count: count == calls)
-        while (await kv.queue(QUEUE).stats()).messages:
-            await asyncio.sleep(0.02)
+        await emptied(kv.queue(QUEUE))
     return int((await kv.get(PAID)).value)
 
 

@@ -4,7 +4,7 @@ python -m examples.issuing [TARGET]
 """
 
 import kvorum
-from examples.stage import beside, play, shown
+from examples.stage import beside, emptied, play, shown
 from kvorum.errors import OutOfRange
 
 QUEUE = "issue"
@@ -67,9 +67,9 @@ async def finish(kv: kvorum.Kv, tickets: int) -> str:
     async with beside(kv.queue(QUEUE).listen(handle)):
         await shown(kv, ("issuing", "count"), lambda count: count == tickets)
         failed = await shown(kv, ("issuing", "failed", "jammed"), bool)
+        await emptied(kv.queue(QUEUE))
     issued = [entry.key[-1] async for entry in kv.list(ISSUED)]
     assert (issued, failed) == (["A1", "A2", "A3"], "jammed")
-    assert (await kv.queue(QUEUE).stats()).messages == 0
     return f"issuing: ok, {len(issued)} tickets issued, 1 order stored as undeliverable"
 
 

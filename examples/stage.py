@@ -40,3 +40,10 @@ async def shown(kv: kvorum.Kv, key: tuple[str, ...], wanted: Callable[[Any], obj
         if wanted(entry.value):
             return entry.value
     raise Closed
+
+
+async def emptied(queue: kvorum.Queue) -> kvorum.QueueStats:
+    """Wait until all messages of a queue are done, or dead. What a handler did may be seen a moment before that."""
+    while (stats := await queue.stats()).messages:
+        await asyncio.sleep(0.02)
+    return stats

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import kvorum
-from examples.stage import beside, play
+from examples.stage import beside, emptied, play
 
 QUEUE = "webhooks"
 Handler = Callable[[str, bytes], Awaitable[int]]
@@ -74,10 +74,8 @@ async def example(kv: kvorum.Kv) -> str:
         for number in (0, 1, 2, 1, 3, 4):  # one of them twice
             assert await post(port, f"d{number}", b"body %d" % number) == 202
         await complete.wait()
-        while (await queue.stats()).messages:
-            await asyncio.sleep(0.02)
+        stats = await emptied(queue)
     assert received == {f"d{number}": b"body %d" % number for number in range(5)}
-    stats = await queue.stats()
     assert (stats.sent, stats.duplicates, stats.done, stats.failed) == (5, 1, 5, 5)
     return f"webhooks: ok, {stats.done} passed on, after {stats.failed} attempts that failed"
 
