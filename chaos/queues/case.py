@@ -28,6 +28,8 @@ class Terms:
 
     complete: bool = False
     """All leases are there, as the log has them; else those that never reached a consumer are missing."""
+    unseen: frozenset[str] = frozenset()
+    """But not all of these messages."""
     time_of: Callable[[int], int] | None = None
     """The cluster's milliseconds of an entry, by its index; else only what clocks of clients say is known."""
     speed: float = 1.1
@@ -78,6 +80,10 @@ class Case:
     def verdicts(self, lease: str, *outcomes: Outcome) -> list[Settle]:
         """What ended this lease, or may have."""
         return [one for one in self.settles.get(lease, ()) if one.verdict in ENDING and one.outcome in outcomes]
+
+    def knows(self, message: str) -> bool:
+        """All its leases are in the records."""
+        return self.terms.complete and message not in self.terms.unseen
 
     def untold(self, delivery: Delivery) -> bool:
         """Its consumer was lost before it said what became of it: it may have done anything."""

@@ -120,7 +120,7 @@ def attempts(case: Case) -> Iterator[Violation]:
 
 
 def _next_attempt(case: Case, before: Delivery | None, delivery: Delivery) -> tuple[int, int]:
-    unseen = 0 if case.terms.complete else _troubles(case, before, delivery)
+    unseen = 0 if case.knows(delivery.message) else _troubles(case, before, delivery)
     if before is None:
         return 1, 1 + unseen
     verdicts = case.verdicts(before.lease, "ok")
@@ -132,6 +132,8 @@ def _next_attempt(case: Case, before: Delivery | None, delivery: Delivery) -> tu
 
 def _troubles(case: Case, before: Delivery | None, delivery: Delivery) -> int:
     """Times that a lease may have been granted which no record tells of: to a consumer that was lost with it."""
+    if case.terms.complete:
+        return case.queue(delivery.queue).max_attempts
     send = case.sends.get(delivery.name)
     since = before.at if before is not None else send.invoked if send is not None else 0
     since -= case.terms.unnoticed * 1_000_000
@@ -171,11 +173,11 @@ def _may_be_rejected(case: Case, deliveries: Sequence[Delivery]) -> bool:
 
 def _last_attempt(case: Case, what: str, letter: Letter, deliveries: Sequence[Delivery]) -> Iterator[Violation]:
     if not deliveries:
-        if case.terms.complete and letter.attempts:
+        if case.knows(letter.origin or letter.message) and letter.attempts:
             yield Violation("dead letter", f"{what} was never delivered")
         return
     last = deliveries[-1]
-    if letter.attempts < last.attempt or (case.terms.complete and letter.attempts != last.attempt):
+    if letter.attempts < last.attempt or (case.knows(last.message) and letter.attempts != last.attempt):
         yield Violation("dead letter", f"{what} says {letter.attempts} attempts, and was delivered with {last.attempt}")
     if any(one.verdict == "ack" for delivery in deliveries for one in case.verdicts(delivery.lease, "ok")):
         yield Violation("dead letter", f"{what} was acknowledged")

@@ -79,6 +79,20 @@ def test_a_seed_without_a_rule_fails() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "finding"),
+    [
+        ("what never began is no attempt", "queues: attempts"),
+        ("the head of a group stays its head", "queues: order"),
+        ("ids are remembered", "queues: duplicate taken"),
+    ],
+)
+def test_queues_without_a_rule_fail(rule: str, finding: str) -> None:
+    ended = _sim("--seeds", "6", "--rule", rule, "--stop-at-first")
+    assert ended.returncode == 1
+    assert finding in ended.stdout
+
+
+@pytest.mark.parametrize(
     ("plot", "rule", "finding"),
     [
         ("stale_leader", "ReadIndex needs a round", "serializability, invalid"),

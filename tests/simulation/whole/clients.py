@@ -284,7 +284,7 @@ class Client:
                         "bulk",
                         "queues",
                     ),
-                    (4, 2, 2, 1, 6, 5, 4, 3, 1, 1, 1, 4),
+                    (4, 2, 2, 1, 6, 5, 4, 3, 1, 1, 1, 3),
                 )[0]
                 await getattr(self, f"_do_{kind}")()
             finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chaos import linearizability, serializability
 from chaos.history import Operation
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import Store
+from kvorum_node.store import Grant, Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.machines import EPOCH_MS
@@ -123,10 +123,12 @@ class Judge:
         if applied.result is not None:
             self._expiry_news(applied.time_ms, applied.result.changed_keys)
             self._sessions_news(index, applied.result)
-            self._queue_news(index, applied.time_ms, applied.result)
+            assert process.store is not None
+            grants = process.store.grants(applied.result)
+            self._queue_news(index, applied.time_ms, applied.result.ended, grants)
             journal = process.raft._journal if process.raft is not None and applied.result.ended else None
             payload = b"" if journal is None else journal.entry(index).payload
-            self.ledger.applied(index, round(self._clock.now * 1e9), applied.result, payload)
+            self.ledger.applied(index, round(self._clock.now * 1e9), applied.result, grants, payload)
 
     def _expiry_news(self, time_ms: int, changed_keys: list[bytes]) -> None:
         """Keys that expire are set once, so the second change is their end."""
@@ -152,15 +154,15 @@ class Judge:
                     self.broken(f"entry {index}: write {answer.seq} of session {output.session.hex()} has two answers")
                 self.counters["dedup hits"] += int.from_bytes(stamp[:8], "big") != index
 
-    def _queue_news(self, index: int, time_ms: int, result: Any) -> None:
+    def _queue_news(self, index: int, time_ms: int, ends: Sequence[bytes], grants: Sequence[Grant]) -> None:
         """An entry may end leases and grant new ones of the same messages, in this order or the other."""
-        ended = dict.fromkeys(result.ended, index)
+        ended = dict.fromkeys(ends, index)
         self.ended.update(ended)
         for lease in ended:
             message = self._lease_messages.get(lease)
             if message is not None and self.leases.get(message) == lease:
                 del self.leases[message]
-        for grant in result.granted:
+        for grant in grants:
             delivery: pb.Delivery = grant.delivery
             message, lease = delivery.message_id, delivery.lease_id
             if message in self.leases:
@@ -171,7 +173,8 @@ class Judge:
             if delivery.queue in NAMES:
                 continue
             before = self._attempts.get(message, 0)
-            if not max(before, 1) <= delivery.attempt <= min(before + 1, MAX_ATTEMPTS):
+            known = message.hex() not in self.ledger.unseen
+            if known and not max(before, 1) <= delivery.attempt <= min(before + 1, MAX_ATTEMPTS):
                 self.broken(f"message {message.hex()}: attempt {delivery.attempt} after attempt {before}")
             self._attempts[message] = delivery.attempt
             delay = int(delivery.payload.rpartition(b" ")[2])

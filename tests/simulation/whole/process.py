@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.handover import HandOver
-from kvorum_node.proposer import ProposerLimits
+from kvorum_node.proposer import ProposerLimits, proposal
 from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.store import DATA_VERSION, Store
 from kvorum_raft import RaftConfig, RaftNode, report
@@ -71,6 +71,20 @@ class Process:
         if not self.stopping and self.serving:
             self.stopping = True
             self.loop.run(self._spawn, self._stop)
+
+    def repeat_tick(self, schedule: str) -> bool:
+        """Propose the last tick of a recurring message once more, as a leader may that does not know what became of it.
+        False if there was none."""
+        store, service = self.store, self.service
+        if store is None or service is None or not self.serving:
+            return False
+        with store.snapshot() as snapshot:
+            info = snapshot.schedule_info(schedule)
+        if info is None or not info.last_ms:
+            return False
+        command = pb.Command(tick=pb.Tick(schedule=schedule, tick_ms=info.last_ms, next_ms=info.next_ms))
+        self.loop.run(service.proposer.submit, proposal(command, lambda output, error: None))
+        return True
 
     def ask(self, question: Callable[[RaftNode], Any], answered: Callable[[Exception | None], None]) -> None:
         """Let an administrator ask this node for something."""

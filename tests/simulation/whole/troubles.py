@@ -7,6 +7,7 @@ from typing import Final
 from tests.simulation.whole.clock import ProcessLoop
 from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.plots import PLOTS
+from tests.simulation.whole.queues.plan import SCHEDULE
 from tests.simulation.whole.tampering import Tampering
 
 WEIGHTS: Final = {
@@ -43,6 +44,7 @@ WEIGHTS: Final = {
     "transfer": 4,
     "set_time": 2,
     "burst": 3,
+    "repeat_tick": 4,
     "low_space": 3,
     "disk_full": 2,
 }
@@ -245,6 +247,12 @@ class Troubles(Tampering):
             process.loop.pause()
             self._later(0.9, 2.2, self._go_on, process.loop, self.rng.random() < 0.5)
         return True
+
+    def _repeat_tick(self) -> bool:
+        leaders = [
+            machine.process for machine in self._machines if self._leads(machine) and machine.process is not None
+        ]
+        return bool(leaders) and leaders[0].repeat_tick(SCHEDULE)
 
     def _kill_client(self) -> bool:
         name = self._crowd.kill_one()

@@ -1,5 +1,6 @@
 """Histories that no sound queue can have given: each is refused for what is wrong with it, its sibling accepted."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,7 @@ def test_clients_do_not_see_all_leases() -> None:
     assert [one.kind for one in check(History.of(records))] == ["attempts"]
     assert check(History.of([*records, Loss("another", 500 * MS)])) == []
     assert [one.kind for one in check(History.of([*records, Loss("another", 500 * MS)]), EXACT)] == ["attempts"]
+    assert check(History.of(records), replace(EXACT, unseen=frozenset([message(1)]))) == []
 
 
 def test_a_lost_consumer_is_noticed_soon() -> None:

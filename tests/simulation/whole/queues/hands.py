@@ -67,7 +67,7 @@ class Hands:
     async def _work(self, line: Line, delivery: pb.Delivery) -> None:
         client, rng, consumer = self._client, self._rng, self._consumers[line]
         lease = delivery.lease_id
-        verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (16, 4, 1, 1))[0]
+        verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (18, 3, 1, 1))[0]
         if not client.working and verdict == "return":
             verdict = "ack"
         if line.take:

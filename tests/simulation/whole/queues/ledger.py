@@ -1,5 +1,6 @@
 """What becomes of messages, entry by entry, as the first node that applies one has it; and the judgement in the end."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from chaos.queues.history import (
 )
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_PEEK
-from kvorum_node.store import Store
+from kvorum_node.store import Grant, Store
 from tests.simulation.whole.queues.plan import LONGEST_LEASE, NAMES, PERIOD, RECORDS, SCHEDULE
 from tests.simulation.whole.rpc import KEEPALIVE, PATIENCE
 
@@ -51,6 +52,8 @@ class Ledger:
         self._holders: dict[str, str] = {}
         self._lost: dict[str, float] = {}
         self._offices: list[float] = []
+        self.unseen: set[str] = set()
+        """Messages that were leased where nobody looked, and not any more when somebody did."""
         self._healed = 0.0
 
     # ---- what happens to them
@@ -84,12 +87,14 @@ class Ledger:
 
     # ---- what nodes do
 
-    def applied(self, index: int, now: int, result: Any, payload: bytes) -> None:
+    def applied(self, index: int, now: int, result: Any, grants: Sequence[Grant], payload: bytes) -> None:
         """An entry, for the first time. `now` is nanoseconds of true time."""
         counters = self._judge.counters
         if result.ended:
             self._note_releases(index, now, {lease.hex() for lease in result.ended}, payload)
-        for grant in result.granted:
+        seen = {grant.delivery.lease_id for grant in grants}
+        self.unseen |= {leased.message_id.hex() for leased in result.leased if leased.lease_id not in seen}
+        for grant in grants:
             delivery: pb.Delivery = grant.delivery
             if delivery.queue not in NAMES:
                 continue
@@ -121,7 +126,8 @@ class Ledger:
         self._judge_lapses()
         records = self._whole(store)
         history = History.of(records)
-        found = checker.check(history, Terms(complete=True, time_of=lambda index: times[index][0], late=None))
+        terms = Terms(complete=True, unseen=frozenset(self.unseen), time_of=lambda index: times[index][0], late=None)
+        found = checker.check(history, terms)
         for violation in found[:SHOWN]:
             self._judge.broken(f"queues: {violation}")
         counts = checker.count(history)

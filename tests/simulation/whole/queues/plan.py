@@ -12,7 +12,7 @@ LONGEST_LEASE: Final = 2 * LEASE
 """To which somebody changes it."""
 TOPIC: Final = "news"
 SCHEDULE: Final = "bell"
-PERIOD: Final = 1_000
+PERIOD: Final = 2_000
 """Milliseconds between two ticks."""
 GROUPS: Final = ("g0", "g1", "g2")
 DEDUP_IDS: Final = ("d0", "d1", "d2", "d3")
@@ -84,6 +84,6 @@ def definitions() -> list[pb.QueueCall]:
 
 def schedule(*, begin: bool) -> pb.QueueCall:
     """Begin or end the recurring message."""
-    definition = pb.Schedule(cron="* * * * * *", message=pb.Enqueue(queue="bells", payload=b"bell 0"))
+    definition = pb.Schedule(cron="* * * * * */2", message=pb.Enqueue(queue="bells", payload=b"bell 0"))
     data = definition.SerializeToString() if begin else b""
     return pb.QueueCall(schedule=pb.DefineSchedule(name=SCHEDULE, definition=data))
