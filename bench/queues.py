@@ -4,9 +4,10 @@
                            [--dir /dev/shm]
 
 Three nodes of each system, a process that sends and one that handles, messages of 100 bytes, a bounded number of them
-in flight (`bench.queue_ends`). For each variant the systems take turns, `--rounds` times each, and the medians are
-compared: everything shares this machine, so only lines of one run mean anything. Both clusters run all the time; the
-one that is not measured has nothing to do. What differs in the promises of the two is printed (`bench.nats_cluster`).
+in flight (`bench.queue_ends`). For each variant the systems take turns, `--rounds` times each, and what is compared is
+the two of a round: everything shares this machine, so only lines of one run mean anything. Both clusters run all the
+time; the one that is not measured has nothing to do. What differs in the promises of the two is printed
+(`bench.nats_cluster`).
 
 `idle`: one message every 20 ms, and how long each takes from its sending until its handler runs.
 Every run checks that each message that was sent was handled.
@@ -244,23 +245,23 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def compare(rows: Sequence[dict[str, Any]], variant: Variant) -> dict[str, float]:
-    """Medians of both systems, and how the one stands to the other; prints them."""
-    own = [row for row in rows if row["variant"] == variant.name]
+    """Medians of both systems, and of how the one stands to the other in each round; prints the latter."""
     figure = "p50_ms" if variant.pace else "rate"
-    medians = {
-        name: statistics.median(row[figure] for row in own if row["system"] == name)
+    found = {
+        name: [row[figure] for row in rows if row["variant"] == variant.name and row["system"] == name]
         for name in ("kvorum", "nats")
-        if any(row["system"] == name for row in own)
     }
-    if len(medians) == 2 and medians["nats"] and medians["kvorum"]:
+    medians = {name: statistics.median(figures) for name, figures in found.items() if figures}
+    # Round by round: the two of a round ran side by side, under the same load.
+    ratios = [ours / theirs for ours, theirs in zip(found["kvorum"], found["nats"], strict=False) if theirs]
+    if ratios:
+        ratio = statistics.median(ratios)
         if variant.pace:
-            print(
-                f"latency queue_vs_jetstream {variant.name} {medians['kvorum'] / medians['nats']:.2f} (less is better)"
-            )
+            print(f"latency queue_vs_jetstream {variant.name} {ratio:.2f} (less is better)", flush=True)
         else:
-            medians["ratio"] = medians["kvorum"] / medians["nats"]
-            print(f"ratio queue_vs_jetstream {variant.name} {medians['ratio']:.2f}", flush=True)
-    return {name: round(figure, 3) for name, figure in medians.items()}
+            medians["ratio"] = ratio
+            print(f"ratio queue_vs_jetstream {variant.name} {ratio:.2f}", flush=True)
+    return {name: round(median, 3) for name, median in medians.items()}
 
 
 def main() -> int:
@@ -289,8 +290,8 @@ def main() -> int:
         for variant in VARIANTS:
             if variant.name not in names:
                 continue
-            for _ in range(options.rounds):
-                for system in systems:
+            for number in range(options.rounds):
+                for system in systems if number % 2 == 0 else reversed(systems):
                     if variant.groups and system.name == "nats":
                         continue
                     rows.append(measure(system, variant, options.seconds))
