@@ -159,7 +159,7 @@ def _check_message(txn: "lmdb.Transaction[bytes]", message_id: bytes, message: f
     row = checked.get(txn, PAYLOAD + message_id)
     if row is None:
         raise checked.missing(PAYLOAD + message_id)
-    if not formats.has_ties(row) or message.state == formats.DEAD_STATE:
+    if not formats.has_ties(row) or message.state in (formats.DEAD_STATE, formats.DYING_STATE):
         return
     payload = formats.unpack_payload(row)
     group = formats.group_of(payload)
@@ -169,7 +169,7 @@ def _check_message(txn: "lmdb.Transaction[bytes]", message_id: bytes, message: f
             raise checked.missing(prefix + message_id)
         if (messages.head_of(txn, prefix) == message_id) == (message.state == formats.WAITING_STATE):
             raise checked.damaged(prefix + message_id)
-    expires = payload.expires_ms if message.state != formats.DYING_STATE else 0
+    expires = payload.expires_ms
     if expires and not (message.lease_id and expires <= now_ms):
         timer = timer_key(expires, TTL_TIMER, message_id)
         if txn.get(timer) is None:
@@ -217,6 +217,8 @@ def _belongs(txn: "lmdb.Transaction[bytes]", table: bytes, name: bytes) -> bool:
     message = formats.unpack_message(row)
     if table != GROUPED:
         return name == formats.index_key(message_id, message)
+    if message.state in (formats.DEAD_STATE, formats.DYING_STATE):
+        return False
     group = formats.group_of(messages.load_payload(txn, message_id))
     return group is not None and name == formats.grouped_prefix(message.queue, group) + message_id
 

@@ -22,7 +22,6 @@ from .formats import (
     DEAD_STATE,
     DYING_STATE,
     DYING_TIMER,
-    TTL_TIMER,
     Failure,
     Message,
     Origin,
@@ -109,15 +108,13 @@ def _drop(entry: "Entry", message_id: bytes, message: Message, deltas: "Deltas")
 
 
 def _put_off(entry: "Entry", message_id: bytes, message: Message, payload: Payload) -> bool:
-    """Leave it to the sweep if the entry has written much already."""
+    """Leave it to the sweep if the entry has written much already. Its group goes on without it."""
     if entry.tallies is None or entry.undelivered_size + _written_size(payload) <= WRITTEN_AT_ONCE:
         return False
-    txn = entry.rows.txn
-    if payload.expires_ms:
-        txn.delete(timer_key(payload.expires_ms, TTL_TIMER, message_id))
+    messages.part(entry, message_id, message, payload)
     dying = Message(message.queue, entry.time_ms, message.attempt, state=DYING_STATE)
     entry.rows.put(MESSAGE + message_id, formats.pack_message(dying))
-    txn.put(timer_key(entry.time_ms, DYING_TIMER, message_id), b"")
+    entry.rows.txn.put(timer_key(entry.time_ms, DYING_TIMER, message_id), b"")
     entry.note_expiry(entry.time_ms)
     return True
 

@@ -16,6 +16,7 @@ from ..records import FAILURES, MESSAGE, MESSAGE_ID_SIZE, PAYLOAD, READY
 from . import dedup, formats
 from .formats import (
     DEAD_STATE,
+    DYING_STATE,
     LEASED_STATE,
     TTL_TIMER,
     WAITING_STATE,
@@ -146,7 +147,7 @@ def forget(entry: "Entry", message_id: bytes, message: Message) -> int:
         has_ties = formats.has_ties(row)
         if message.attempt > (message.state == LEASED_STATE) or has_ties:
             rows.remove(FAILURES + message_id)
-        if has_ties and message.state != DEAD_STATE:
+        if has_ties and message.state not in (DEAD_STATE, DYING_STATE):
             part(entry, message_id, message, formats.unpack_payload(row))
     return len(row)
 
@@ -173,7 +174,7 @@ def take_payload(entry: "Entry", message_id: bytes) -> bytes:
 
 
 def part(entry: "Entry", message_id: bytes, message: Message, payload: Payload) -> None:
-    """Undo what ties a message that is done, or dead, to others: its group, its deduplication id, its timer."""
+    """Undo what ties a message that is done, dead or dying to others: its group, its deduplication id, its timer."""
     if payload.expires_ms:
         entry.rows.txn.delete(timer_key(payload.expires_ms, TTL_TIMER, message_id))  # gone if it rang meanwhile
     if payload.until_done:
