@@ -406,18 +406,20 @@ class Sweep(_message.Message):
     def __init__(self, limit: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("queue", "session", "consumer", "count", "take")
+    __slots__ = ("queue", "session", "consumer", "count", "take", "expiring")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     TAKE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRING_FIELD_NUMBER: _ClassVar[int]
     queue: str
     session: bytes
     consumer: int
     count: int
     take: bool
-    def __init__(self, queue: _Optional[str] = ..., session: _Optional[bytes] = ..., consumer: _Optional[int] = ..., count: _Optional[int] = ..., take: _Optional[bool] = ...) -> None: ...
+    expiring: bool
+    def __init__(self, queue: _Optional[str] = ..., session: _Optional[bytes] = ..., consumer: _Optional[int] = ..., count: _Optional[int] = ..., take: _Optional[bool] = ..., expiring: _Optional[bool] = ...) -> None: ...
 
 class ReleasedLease(_message.Message):
     __slots__ = ("message_id", "lease_id", "counts")
@@ -430,10 +432,12 @@ class ReleasedLease(_message.Message):
     def __init__(self, message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., counts: _Optional[bool] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("leases",)
+    __slots__ = ("leases", "known")
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[ReleasedLease]
-    def __init__(self, leases: _Optional[_Iterable[_Union[ReleasedLease, _Mapping]]] = ...) -> None: ...
+    known: int
+    def __init__(self, leases: _Optional[_Iterable[_Union[ReleasedLease, _Mapping]]] = ..., known: _Optional[int] = ...) -> None: ...
 
 class InitCluster(_message.Message):
     __slots__ = ("cluster_id", "stamp_base")
@@ -492,12 +496,14 @@ class DefineQueue(_message.Message):
     def __init__(self, name: _Optional[str] = ..., policy: _Optional[bytes] = ...) -> None: ...
 
 class RemoveQueue(_message.Message):
-    __slots__ = ("name", "limit")
+    __slots__ = ("name", "limit", "after")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     name: str
     limit: int
-    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    after: bytes
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class PauseQueue(_message.Message):
     __slots__ = ("name", "paused")
@@ -508,26 +514,30 @@ class PauseQueue(_message.Message):
     def __init__(self, name: _Optional[str] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class Purge(_message.Message):
-    __slots__ = ("queue", "dead", "limit")
+    __slots__ = ("queue", "dead", "limit", "after")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     dead: bool
     limit: int
-    def __init__(self, queue: _Optional[str] = ..., dead: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
+    after: bytes
+    def __init__(self, queue: _Optional[str] = ..., dead: _Optional[bool] = ..., limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class Requeue(_message.Message):
-    __slots__ = ("queue", "message_ids", "limit", "to_origin")
+    __slots__ = ("queue", "message_ids", "limit", "to_origin", "after")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     TO_ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     message_ids: _containers.RepeatedScalarFieldContainer[bytes]
     limit: int
     to_origin: bool
-    def __init__(self, queue: _Optional[str] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., limit: _Optional[int] = ..., to_origin: _Optional[bool] = ...) -> None: ...
+    after: bytes
+    def __init__(self, queue: _Optional[str] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., limit: _Optional[int] = ..., to_origin: _Optional[bool] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class DefineTopic(_message.Message):
     __slots__ = ("name", "retention_ms", "remove")

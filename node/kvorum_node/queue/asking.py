@@ -134,7 +134,14 @@ class Asking:
         consumer.reserve(count)
         line.asking += asked
         session, number = consumer.holder
-        lease = pb.Lease(queue=line.queue, session=session, consumer=number, count=count, take=consumer.take)
+        lease = pb.Lease(
+            queue=line.queue,
+            session=session,
+            consumer=number,
+            count=count,
+            take=consumer.take,
+            expiring=consumer.expiring and not consumer.take,
+        )
         return proposal(pb.Command(lease=lease), partial(self._leased, line, consumer, count, asked), weight=count)
 
     def _leased(

@@ -79,7 +79,16 @@ class Delivery:
         self._lapsed: dict[bytes, Consumer] = {}
         """Leases that have lapsed while their consumers live, and keep their credits."""
         self._book = HandsBook()
-        releases = Releases(self._book, timers, submit=self._submit, leading=lambda: self._leading)
+        self._known = 0
+        """Index of the last entry that this object knows of."""
+        releases = Releases(
+            self._book,
+            timers,
+            submit=self._submit,
+            leading=lambda: self._leading,
+            known=lambda: self._known,
+            kept=self._kept,
+        )
         self._release = releases.release
         self._lapses = Lapses(self._book, timers, period=self._period, release=self._release)
         self._granted = self._taken = self._pushed_again = 0
@@ -225,6 +234,7 @@ class Delivery:
         """Start from the state: every leased row gets a full period."""
         self._leading = True
         self._complete = False
+        self._known = self._store.applied_index
         self._load(b"")
 
     def _load(self, after: bytes) -> None:
@@ -240,7 +250,9 @@ class Delivery:
             period = periods.get(row.queue)
             if period is None:
                 period = periods[row.queue] = self._period(row.queue)
-            if lease.period > period:
+            if row.expiring:
+                self._lapses.expire(lease)
+            elif lease.period > period:
                 lease.until = lease.since + lease.period  # it was extended
         if len(rows) == LEASES_PAGE:
             self._timers.call_soon(self._load, rows[-1].message_id)
@@ -307,6 +319,7 @@ class Delivery:
         """Follow an applied entry."""
         if not self._leading:
             return
+        self._known = max(self._known, result.index)
         touched = set(result.ready)
         # Extended first: by this very entry it may have ended as well.
         for lease_id, extended_ms in result.extended:
@@ -326,8 +339,10 @@ class Delivery:
             if queue in self._asking.lines and result.ready.get(queue, result.time_ms + 1) <= result.time_ms:
                 self._followers.seen(queue)
         unclaimed = []
-        for grant in result.granted:
-            lease = self._grant(grant)
+        ended = frozenset(result.ended)
+        for grant in self._store.grants(result):
+            # Of a queue that is removed a lease may end in the entry that granted it.
+            lease = None if grant.delivery.lease_id in ended else self._grant(grant)
             if lease is not None:
                 unclaimed.append((lease, False))
         if unclaimed:
@@ -424,6 +439,10 @@ class Delivery:
     def _submit(self, item: Proposal) -> None:
         assert self._proposer is not None
         self._proposer.submit(item, urgent=True)
+
+    def _kept(self, lease: HeldLease) -> None:
+        """An extension was faster than the end of this lease."""
+        self._lapses.kept(lease)
 
     def _hold(self, row: "LeaseRow | pb.Delivery", holder: tuple[bytes, int], lease_ms: int) -> HeldLease:
         now = self._timers.time()

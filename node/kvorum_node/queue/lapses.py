@@ -6,8 +6,9 @@ office, for as long as the queue's lease says. The leases of a consumer that ask
 of its own, from its grant, connected or not. Whoever extends a lease moves that deadline; of a lease of the usual kind
 it only says that it shall not end before then.
 
-What has lapsed is ended by a `Release` in the log. Nothing of this is kept over a change of leader: the new one gives
-every leased row a full period.
+What has lapsed is ended by a `Release` in the log, which says by which entry that was judged: an extension that comes
+into the log before it wins. Over a change of leader is kept which leases expire, and by how much they were extended:
+the new one gives every leased row a full period, or its extension's.
 """
 
 import logging
@@ -22,12 +23,16 @@ logger = logging.getLogger("kvorum.node")
 MAX_LOOKS = 1_024
 """Leases of lost holders that are looked at in one callback, and those of one holder more: 1 to 2 ms."""
 
+KEPT = 1.0
+"""Seconds until a lease is looked at again that its Release did not end."""
+
 Verdicts = Sequence[tuple[HeldLease, bool]]
 """Leases that end, and whether each uses up an attempt of its message."""
 
 
 class Lapses:
-    """`period` gives the seconds that leases of a queue last, `release` ends leases by the log."""
+    """`period` gives the seconds that leases of a queue last, `release` ends leases by the log; True: because their
+    time is over."""
 
     def __init__(
         self,
@@ -35,7 +40,7 @@ class Lapses:
         timers: Timers,
         *,
         period: Callable[[str], float],
-        release: Callable[[Verdicts], None],
+        release: Callable[[Verdicts, bool], None],
     ) -> None:
         self._book = book
         self._timers = timers
@@ -113,6 +118,17 @@ class Lapses:
         if lease.expires:
             self._expiring.set(lease.lease_id, lease.until)
 
+    def kept(self, lease: HeldLease) -> None:
+        """A lease was to end, and was extended before that came into the log."""
+        lease.lapsed = False
+        self.ending.discard(lease.lease_id)
+        lease.until = max(lease.until, self._timers.time() + KEPT)
+        hands = self._book.find(lease.holder)
+        if lease.expires:
+            self._expiring.set(lease.lease_id, lease.until)
+        elif hands is not None and lease.holder[0] in self._lost_at:
+            self._watch(hands)
+
     def ended(self, lease: HeldLease) -> None:
         """A lease has ended, and is in the book no more."""
         if lease.expires:
@@ -137,7 +153,7 @@ class Lapses:
     def lapse(self, session: bytes) -> int:
         """The session's holder is known to be lost: end its leases now. Returns how many."""
         verdicts = [verdict for hands in self._book.of_session(session) for verdict in hands.verdicts()]
-        self._end(verdicts)
+        self._end(verdicts, due=False)
         return len(verdicts)
 
     # ---- deadlines
@@ -170,7 +186,7 @@ class Lapses:
             if later:
                 self._silent.set(holder, min(later))
             if due:
-                self._end(verdicts_of(due, hands, lost=True))
+                self._end(verdicts_of(due, hands, lost=True), due=True)
 
     def _expired(self, lease_ids: list[bytes]) -> None:
         by_holder: dict[Holder, list[HeldLease]] = {}
@@ -187,13 +203,13 @@ class Lapses:
                     lease.lapsed = True
                     self.ending.add(lease.lease_id)
             verdicts += verdicts_of(leases, hands, lost=hands.consumer is None)
-        self._end(verdicts)
+        self._end(verdicts, due=True)
 
-    def _end(self, verdicts: Verdicts) -> None:
+    def _end(self, verdicts: Verdicts, *, due: bool) -> None:
         if verdicts:
             logger.info("%d leases have lapsed", len(verdicts))
             self.lapsed += len(verdicts)
-            self._release(verdicts)
+            self._release(verdicts, due)
 
     @property
     def is_idle(self) -> bool:

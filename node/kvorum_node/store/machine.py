@@ -32,7 +32,7 @@ from .host import Host, LinuxHost
 from .images import Image, Prepared
 from .reads import Snapshot
 from .records import CLUSTER_KEY, DATA_VERSION, MAX_NUMBER, QUARANTINED, STATE_KEY, Refusal
-from .results import ApplyResult, LeaseInfo, QueueFacts
+from .results import ApplyResult, Grant, LeaseInfo, QueueFacts
 from .rows import Rows
 from .sessions import Sessions
 
@@ -249,6 +249,17 @@ class Store:
         """What a consumer was given with a lease, to be pushed again; None if it is not the message's current lease."""
         with self._reading() as txn:
             return queues.held_delivery(txn, message_id, lease_id)
+
+    def grants(self, result: ApplyResult) -> list[Grant]:
+        """The grants of an entry, those that were only named as `leased` included: as far as they are current."""
+        found = result.granted
+        if result.leased:
+            found = list(found)
+            for session, consumer, message_id, lease_id in result.leased:
+                delivery = self.delivery(message_id, lease_id)
+                if delivery is not None:
+                    found.append(Grant(session, consumer, delivery))
+        return found
 
     def session_ids(self) -> list[bytes]:
         """Ids of all sessions, oldest first."""

@@ -37,6 +37,8 @@ class LeaseInfo(NamedTuple):
     """From 1."""
     lease_ms: int = 0
     """How long it lasts, milliseconds: by its last extension, else by its queue's policy; 0 = neither says."""
+    expiring: bool = False
+    """It ends then, whether its holder lives or not."""
 
 
 class QueueFacts(NamedTuple):

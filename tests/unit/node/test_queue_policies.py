@@ -253,6 +253,83 @@ def test_a_new_leader_gives_an_expiring_lease_a_full_period(node: Node) -> None:
     assert 2.0 <= again.times[0] - took_office <= 2.1
 
 
+@pytest.mark.parametrize(("extended_ms", "end"), [(None, 2.0), (5_000, 5.0)])
+def test_an_expiring_lease_of_a_consumer_that_is_not_heard_of_again_ends_under_a_new_leader(
+    node: Node, extended_ms: int | None, end: float
+) -> None:
+    node.define(lease_ms=2_000)
+    session = node.open_session()
+    gone = Receiver(node, session, expiring=True)
+    node.enqueue(b"x")
+    if extended_ms is not None:
+        assert node.settle_message(gone.got[0], EXTEND, delay_ms=extended_ms) == pb.OUTCOME_DONE
+    node.service.delivery.stop_consumer(gone.consumer)
+    node.consensus.depose()
+    node.consensus.elect()
+    took_office = node.timers.time()
+    other = Receiver(node, node.open_session(), number=2)  # the session of the first one is connected all the time
+    node.timers.advance(end + 0.1)
+    assert other.payloads == [b"x"] and end <= other.times[0] - took_office
+    assert not node.service.delivery._lapses.ending
+
+
+def test_a_lease_that_does_not_expire_outlasts_a_change_of_leader(node: Node) -> None:
+    node.define(lease_ms=2_000)
+    kept = Receiver(node, node.open_session())
+    node.enqueue(b"x")
+    node.service.delivery.stop_consumer(kept.consumer)
+    node.consensus.depose()
+    node.consensus.elect()
+    other = Receiver(node, node.open_session(), number=2)
+    node.timers.advance(60)
+    assert other.got == []
+
+
+@pytest.mark.parametrize("expiring", [True, False])
+def test_an_extension_that_comes_into_the_log_before_a_release_wins(node: Node, expiring: bool) -> None:
+    node.define(lease_ms=2_000)
+    holder = Receiver(node, node.open_session(), expiring=expiring)
+    node.enqueue(b"x")
+    granted = node.timers.time()
+    if not expiring:
+        holder.die()
+    node.timers.advance(1.5)
+    node.consensus.held = True
+    op = pb.AtomicWrite(settles=[held_by(holder, EXTEND, 3_000)])
+    results = node.write(op)
+    node.timers.advance(1.0)
+    releases = [batch(payload) for payload in node.consensus.payloads if payload != b""]
+    assert releases[-1].commands[-1].release.known == node.store.applied_index, "it lapsed, for all that was known"
+    node.consensus.release()
+    extended = node.timers.time()
+    node.timers.settle()
+    assert [result.outcome for result in results] == [pb.OUTCOME_DONE]
+    other = Receiver(node, node.open_session(), number=2)
+    node.timers.advance(2.8)
+    assert other.got == [] and len(holder.got) == 1 and len(node.store.leases()) == 1
+    node.timers.advance(0.3)
+    assert len(other.got) == 1 and other.times[0] - extended >= 3.0
+    assert other.times[0] - granted < 6.0
+    assert node.settle_message(holder.got[0], EXTEND) == pb.OUTCOME_STALE_LEASE
+
+
+def test_a_release_does_not_win_twice_over_an_extension_that_it_knows(node: Node) -> None:
+    node.define(lease_ms=1_000)
+    holder = Receiver(node, node.open_session(), expiring=True)
+    node.enqueue(b"x")
+    for _ in range(3):
+        node.timers.advance(0.9)
+        assert node.settle_message(holder.got[0], EXTEND) == pb.OUTCOME_DONE
+    node.service.delivery.stop_consumer(holder.consumer)
+    node.timers.advance(1.1)
+    assert node.store.leases() == []
+
+
+def held_by(receiver: Receiver, kind: "pb.SettleKind", delay_ms: int) -> pb.Settle:
+    (delivery,) = receiver.got
+    return pb.Settle(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, delay_ms=delay_ms)
+
+
 @pytest.mark.parametrize("expiring", [True, False])
 def test_a_hundred_thousand_leases_have_no_timers_of_their_own_and_lapse_in_small_parts(
     expiring: bool,
@@ -261,7 +338,8 @@ def test_a_hundred_thousand_leases_have_no_timers_of_their_own_and_lapse_in_smal
     book = HandsBook()
     released: list[tuple[float, int]] = []
 
-    def release(verdicts: Verdicts) -> None:
+    def release(verdicts: Verdicts, due: bool) -> None:
+        assert due
         released.append((timers.time(), len(verdicts)))
 
     lapses = Lapses(book, timers, period=lambda queue: 30.0, release=release)

@@ -148,16 +148,19 @@ def group(*writes: pb.AtomicWrite | bytes, session: bytes = b"", first_seq: int 
     return pb.Command(writes=made)
 
 
-def lease(session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1, take: bool = False) -> pb.Command:
-    return pb.Command(lease=pb.Lease(queue=queue, session=session, consumer=consumer, count=count, take=take))
+def lease(
+    session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1, take: bool = False, expiring: bool = False
+) -> pb.Command:
+    made = pb.Lease(queue=queue, session=session, consumer=consumer, count=count, take=take, expiring=expiring)
+    return pb.Command(lease=made)
 
 
-def release(*deliveries: pb.Delivery, counts: bool) -> pb.Command:
+def release(*deliveries: pb.Delivery, counts: bool, known: int = 0) -> pb.Command:
     leases = [
         pb.ReleasedLease(message_id=delivery.message_id, lease_id=delivery.lease_id, counts=counts)
         for delivery in deliveries
     ]
-    return pb.Command(release=pb.Release(leases=leases))
+    return pb.Command(release=pb.Release(leases=leases, known=known))
 
 
 def open_session(client: str = "test") -> pb.Command:
@@ -256,8 +259,10 @@ class Replica:
         opened: bytes = self.apply(open_session()).outputs[0]
         return opened
 
-    def lease(self, session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1) -> list[pb.Delivery]:
-        result = self.apply(lease(session, queue=queue, consumer=consumer, count=count))
+    def lease(
+        self, session: bytes, *, queue: str = "", consumer: int = 1, count: int = 1, expiring: bool = False
+    ) -> list[pb.Delivery]:
+        result = self.apply(lease(session, queue=queue, consumer=consumer, count=count, expiring=expiring))
         return [grant.delivery for grant in result.granted]
 
     def info(self, message_id: bytes) -> pb.MessageInfo | None:

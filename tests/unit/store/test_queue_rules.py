@@ -19,8 +19,10 @@ from tests.unit.store.harness import (
     each,
     enqueue,
     group,
+    init_cluster,
     pause,
     purge,
+    release,
     remove_queue,
     requeue,
     reschedule,
@@ -163,6 +165,56 @@ def test_commands_of_version_3_are_nothing_to_version_2(tmp_path: Path) -> None:
         one.store.close()
 
 
+def test_a_release_skips_what_was_extended_by_an_entry_that_it_does_not_know(replica: Replica) -> None:
+    replica.apply(init_cluster(stamp_base=1_000))
+    session = replica.session()
+    replica.commit(*[enqueue(b"%d" % number, queue="q") for number in range(4)])
+    first, second, third, fourth = replica.lease(session, queue="q", count=4)
+    replica.commit(settle(first, EXTEND))
+    known = replica.store.applied_index
+    result = replica.apply(
+        group(write(settle(second, EXTEND, 5))),
+        release(first, second, third, counts=True, known=known),
+    )
+    assert result.ended == [first.lease_id, third.lease_id]
+    assert [result.outcome for result in result.outputs[0].results] == [DONE]
+    assert [info.lease_id for info in replica.store.leases()] == [second.lease_id, fourth.lease_id]
+    assert replica.apply(release(second, fourth, counts=False)).ended == [second.lease_id, fourth.lease_id], "all"
+
+
+def test_expiring_leases_are_told_apart(replica: Replica) -> None:
+    session = replica.session()
+    replica.apply(define("q", lease_ms=500))
+    replica.commit(*[enqueue(b"%d" % number, queue="q") for number in range(3)])
+    usual, *expiring = (
+        *replica.lease(session, queue="q"),
+        *replica.lease(session, queue="q", count=2, expiring=True),
+    )
+    replica.commit(settle(expiring[1], EXTEND, 9_000))
+    found = replica.store.leases()
+    assert [(info.expiring, info.lease_ms) for info in found] == [(False, 500), (True, 500), (True, 9_000)]
+    assert [info.consumer for info in found] == [1, 1, 1] and found[1].session == session
+    replica.reopen()
+    assert replica.store.leases() == found
+    replica.scrub()
+    assert replica.commit(*[settle(delivery) for delivery in (usual, *expiring)]).outcome == DONE
+    replica.scrub()
+
+
+def test_to_version_2_no_lease_is_expiring(tmp_path: Path) -> None:
+    """A program that does not know the field must come to the same state."""
+    hashes = set()
+    for kind in (False, True):
+        replica = Replica(tmp_path / str(kind), data_version=2)
+        session = replica.session()
+        replica.commit(enqueue(b"x", queue="q"))
+        replica.lease(session, queue="q", expiring=kind)
+        assert [info.expiring for info in replica.store.leases()] == [False]
+        hashes.add(replica.store.state_hash())
+        replica.store.close()
+    assert len(hashes) == 1
+
+
 def test_an_older_program_does_not_open_it(replica: Replica) -> None:
     replica.apply(define("q"))
     with replica.store._env.begin() as txn:
@@ -188,11 +240,14 @@ def test_the_hash_of_a_known_log_of_version_3(tmp_path: Path) -> None:
     replica.commit(settle(held[1], REJECT))
     replica.now_ms += 100
     replica.apply(tick("s", START_MS + 5, 0), sweep())
+    replica.commit(*[enqueue(b"%d" % number, queue="r") for number in range(4)])
+    plain, expiring = (replica.lease(session, queue="r", count=2, expiring=kind) for kind in (False, True))
+    replica.commit(settle(plain[0], EXTEND), settle(expiring[0], EXTEND, 9))
     assert replica.store.state_hash().hex() == GOLDEN
     replica.store.close()
 
 
-GOLDEN = "1abc41382a14660fb26d7a1aa01643d5"
+GOLDEN = "60a5039145dcc68fa1f348043f4d1826"
 
 
 # ---- what is refused before the log

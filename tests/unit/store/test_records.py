@@ -121,10 +121,13 @@ OTHER = st.tuples(NAMES, U64, U32, st.sampled_from((formats.WAITING_STATE, forma
 DEAD = st.tuples(NAMES, U64, U32, IDS).map(lambda parts: Message(*parts[:3], state=formats.DEAD_STATE, place=parts[3]))
 
 
-EXTENDED = st.tuples(LEASED, U64).map(lambda parts: parts[0]._replace(extended_ms=parts[1] * bool(parts[0].lease_id)))
+TIMED = st.tuples(LEASED, st.booleans(), st.integers(1, (1 << 64) - 1), U64).map(
+    lambda parts: parts[0]._replace(expiring=parts[1], extended_at=parts[2], extended_ms=parts[3])
+)
+EXPIRING = LEASED.map(lambda message: message._replace(expiring=True))
 
 
-@given(READY | LEASED | EXTENDED | OTHER | DEAD)
+@given(READY | LEASED | TIMED | EXPIRING | OTHER | DEAD)
 def test_message(message: Message) -> None:
     assert formats.unpack_message(formats.pack_message(message)) == message
     assert len(formats.index_key(bytes(12), message) or b"") <= 511

@@ -86,8 +86,8 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
         raise Refused(_STALE, _NOT_HELD)
     if kind == _EXTEND:
         by_ms = verdict.delay_ms or policy_of(entry, message.queue).lease_ms
-        if by_ms != message.extended_ms:  # a new leader goes on from it
-            entry.rows.put(MESSAGE + message_id, formats.pack_message(message._replace(extended_ms=by_ms)))
+        extended = message._replace(extended_at=int.from_bytes(entry.prefix, "big"), extended_ms=by_ms)
+        entry.rows.put(MESSAGE + message_id, formats.pack_message(extended))  # a new leader goes on from it
         entry.result.extended.append((message.lease_id, by_ms))
         return
     _end_lease(entry, message_id, message)
@@ -178,13 +178,15 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
 
 
 def release(entry: "Entry", command: pb.Release, stamp: bytes) -> Generator[None, None, None]:
-    """End leases; those that are not current are skipped. One that counts is an attempt that failed, but its message is
-    ready at once."""
+    """End leases; those that are not current are skipped, and those that were extended after they had been judged. One
+    that counts is an attempt that failed, but its message is ready at once."""
+    # Rows count entries on from those of the cluster that a backup was taken of.
+    known = int.from_bytes(entry.prefix, "big") - entry.result.index + command.known if command.known else None
     for released in command.leases:
         mark = len(entry.changes)
         message_id = released.message_id
         message = _held(entry, message_id, released.lease_id)
-        if message is not None:
+        if message is not None and (known is None or message.extended_at <= known):
             _end_lease(entry, message_id, message)
             if released.counts:
                 failure = Failure(message.attempt, entry.time_ms, _LOST, b"")
@@ -238,11 +240,13 @@ def _grant(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> No
     lease_id = entry.prefix + entry.leases.to_bytes(4, "big")
     entry.leases += 1
     attempt = int.from_bytes(stored[1:due_at], "big") + 1
+    expiring = command.expiring and entry.tallies is not None
     row = b"".join(
         (
-            _LEASED_ROW,
+            _TIMED_ROW if expiring else _LEASED_ROW,
             attempt.to_bytes(4, "big"),
             stored[due_at : -checked.SEAL_SIZE],
+            formats.EXPIRING if expiring else b"",
             lease_id,
             command.consumer.to_bytes(8, "big"),
             command.session,
@@ -259,6 +263,7 @@ def _grant(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> No
 
 
 _LEASED_ROW: Final = bytes((LEASED_STATE,))
+_TIMED_ROW: Final = bytes((formats.TIMED_STATE,))
 _PLACE_END: Final = 8 + MESSAGE_ID_SIZE
 """Due time and message id of a row of READY."""
 
@@ -397,5 +402,6 @@ def leases(txn: "lmdb.Transaction[bytes]", after: bytes = b"", limit: int | None
         if lease_ms is None:
             lease_ms = periods[queue] = policies.read(lambda row: checked.get(txn, row), queue).lease_ms
         holder = queue.decode(), message.session, message.consumer
-        found.append(LeaseInfo(name[1:], message.lease_id, *holder, message.attempt, message.extended_ms or lease_ms))
+        lease_ms = message.extended_ms or lease_ms
+        found.append(LeaseInfo(name[1:], message.lease_id, *holder, message.attempt, lease_ms, message.expiring))
     return found

@@ -5,7 +5,7 @@ MESSAGE ‖ id      the small row that each delivery rewrites
 READY ‖ queue ‖ due time ‖ id         ready and scheduled messages; of a group its head only
 LEASED ‖ id                           messages in somebody's hands
 FAILURES ‖ id     attempts that failed: the first one and the last ones
-GROUPED ‖ queue ‖ group ‖ id          all messages of a group that are not dead, in order
+GROUPED ‖ queue ‖ group ‖ id          all messages of a group that are neither dead nor dying, in order
 DEAD ‖ queue ‖ place ‖ id             dead letters, in the order of their deaths
 QUEUE ‖ name      policy and pause
 TALLY ‖ name      counters
@@ -208,10 +208,10 @@ LEASED_STATE: Final = 1
 WAITING_STATE: Final = 2
 """Behind others of its group."""
 DEAD_STATE: Final = 3
-EXTENDED_STATE: Final = 5
-"""In rows only: leased, and the lease was extended."""
 DYING_STATE: Final = 4
 """To be undelivered by the next sweep: what that writes was too much for the entry that decided it."""
+TIMED_STATE: Final = 5
+"""In rows only: leased, and there is more to say of when the lease ends."""
 
 
 class Message(NamedTuple):
@@ -229,20 +229,25 @@ class Message(NamedTuple):
     state: int = READY_STATE
     place: bytes = b""
     """12 bytes, DEAD only: its place among the dead letters, the stamp of the commit that buried it and a number."""
+    expiring: bool = False
+    """LEASED: the lease ends after its period, whether its holder lives or not."""
+    extended_at: int = 0
+    """LEASED: the first 8 bytes of the stamp of the entry that extended the lease last, as a number; 0 = none has."""
     extended_ms: int = 0
-    """By how much its lease was extended, the last time; 0 = it was not."""
+    """By how much it did so; 0 = by the period of a queue whose policy names none."""
 
 
 _MESSAGE: Final = struct.Struct(">BIQH")
 _LEASE: Final = struct.Struct(">12sQ")
-_EXTENDED: Final = struct.Struct(">Q12sQ")
+_TIMED: Final = struct.Struct(">BQQ12sQ")
+_TIMES_SIZE: Final = _TIMED.size - _LEASE.size
 
 
 def pack_message(message: Message) -> bytes:
-    queue, due_ms, attempt, lease_id, consumer, session, state, place, extended_ms = message
-    if extended_ms:
-        row = _MESSAGE.pack(EXTENDED_STATE, attempt, due_ms, len(queue)) + queue
-        return row + _EXTENDED.pack(extended_ms, lease_id, consumer) + session
+    queue, due_ms, attempt, lease_id, consumer, session, state, place, expiring, extended_at, extended_ms = message
+    if expiring or extended_at:
+        row = _MESSAGE.pack(TIMED_STATE, attempt, due_ms, len(queue)) + queue
+        return row + _TIMED.pack(expiring, extended_at, extended_ms, lease_id, consumer) + session
     if lease_id:
         row = _MESSAGE.pack(LEASED_STATE, attempt, due_ms, len(queue)) + queue
         return row + _LEASE.pack(lease_id, consumer) + session
@@ -253,6 +258,8 @@ UNTRIED: Final = bytes(5)
 """How the row of a ready or scheduled message begins that nobody has had; due time and queue follow."""
 FIRST_ATTEMPT: Final = (1).to_bytes(4, "big")
 """What stands behind the state of a message that is leased for the first time."""
+EXPIRING: Final = b"\x01" + bytes(_TIMES_SIZE - 1)
+"""What stands before the lease id of a TIMED one that expires and was not extended."""
 STATE_END: Final = 5
 DUE_END: Final = _MESSAGE.size - 2
 """Where the due time ends, and the queue with its length begins; all the rest of READY."""
@@ -267,11 +274,11 @@ def queue_of(stored: bytes) -> bytes:
 def lease_of(stored: bytes) -> bytes:
     """The lease id of a row, which may still have its checksum; empty if it is not leased."""
     state = stored[0]
-    if state not in (LEASED_STATE, EXTENDED_STATE):
+    if state not in (LEASED_STATE, TIMED_STATE):
         return b""
     at = _MESSAGE.size + int.from_bytes(stored[_MESSAGE.size - 2 : _MESSAGE.size], "big")
-    if state == EXTENDED_STATE:
-        at += 8
+    if state == TIMED_STATE:
+        at += _TIMES_SIZE
     return stored[at : at + 12]
 
 
@@ -281,10 +288,10 @@ def unpack_message(row: bytes) -> Message:
     queue = row[_MESSAGE.size : at]
     if state == READY_STATE:
         return Message(queue, due_ms, attempt)
-    if state == EXTENDED_STATE:
-        extended_ms, lease_id, consumer = _EXTENDED.unpack_from(row, at)
-        session = row[at + _EXTENDED.size :]
-        return Message(queue, due_ms, attempt, lease_id, consumer, session, LEASED_STATE, b"", extended_ms)
+    if state == TIMED_STATE:
+        expiring, extended_at, extended_ms, lease_id, consumer = _TIMED.unpack_from(row, at)
+        holder = lease_id, consumer, row[at + _TIMED.size :]
+        return Message(queue, due_ms, attempt, *holder, LEASED_STATE, b"", bool(expiring), extended_at, extended_ms)
     if state != LEASED_STATE:
         return Message(queue, due_ms, attempt, state=state, place=row[at:])
     lease_id, consumer = _LEASE.unpack_from(row, at)
