@@ -177,10 +177,11 @@ class Intake(Generic[M]):
                 logger.warning("the verdict on message %s was not taken: %s", settle.message_id.hex(), error)
 
     async def undecodable(self, delivery: pb.Delivery, error: DataError, gave_up: Callable[[], bool]) -> None:
-        """A message that this client cannot read: another one may."""
+        """A message that this client cannot read: another one may, unless it was taken. It is still to be finished."""
         logger.error("message %s cannot be decoded: %s", delivery.message_id.hex(), error)
-        await self.insist((verdict_on(delivery, pb.SETTLE_KIND_RETRY, reason_of(error)),), gave_up)
-        self.ended(delivery.lease_id)
+        if not self.take:
+            await self.insist((verdict_on(delivery, pb.SETTLE_KIND_RETRY, reason_of(error)),), gave_up)
+            self.ended(delivery.lease_id)
 
     # ---- the end
 
