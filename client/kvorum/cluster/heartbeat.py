@@ -13,6 +13,7 @@ pauses are to be expected the queue's lease must be longer than they are.
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -24,6 +25,8 @@ import grpc
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.connection import OPTIONS, PATIENCE, SILENCE
 from kvorum.cluster.route import Address, name, parse
+
+logger = logging.getLogger("kvorum")
 
 _LEADERLESS: Final = 1.0
 """Seconds to stay with a node that does not lead, waiting for it to tell who does."""
@@ -107,6 +110,19 @@ class Heartbeat:
     # ---- the thread
 
     def _run(self) -> None:
+        try:
+            self._keep_alive()
+        except Exception:
+            # No thread is left for gRPC, say. The client's own connection goes on, and the next `beat` tries again.
+            logger.exception("the heartbeat of leases has failed: they may lapse while the event loop is blocked")
+            with self._lock:
+                self._running = False
+                self._stream = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._thread_ended)
+
+    def _keep_alive(self) -> None:
+        """Hold connections as long as something is wanted."""
         turn, failures = 0, 0
         hint: Address | None = None
         seen: Wanted | None = None
@@ -137,8 +153,6 @@ class Heartbeat:
             failures = 0 if stream.led else failures + 1
             if failures > (1 if hint is None else _HINTS):
                 self._changed.wait(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 2, 10)))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._thread_ended)
 
     def _thread_ended(self) -> None:
         if not self._running:

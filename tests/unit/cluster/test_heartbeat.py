@@ -1,0 +1,38 @@
+"""The heartbeat's thread, where its connection cannot even be tried."""
+
+import asyncio
+import threading
+from unittest import mock
+
+import pytest
+
+from kvorum.cluster import heartbeat
+from kvorum.cluster.heartbeat import Heartbeat, Wanted
+
+WANTED = Wanted(b"s" * 10, ("127.0.0.1", 1), b"c" * 16)
+
+
+async def ended() -> None:
+    async with asyncio.timeout(5):
+        while any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_thread_that_fails_is_logged_and_the_next_beat_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    heart = Heartbeat(loop, [WANTED.address], client_name="test", token="", credentials=None)
+    tried = threading.Semaphore(0)
+
+    def fail(_: object) -> None:
+        tried.release()
+        raise RuntimeError("can't start new thread")
+
+    with mock.patch.object(heartbeat._Stream, "hold", fail):
+        for _ in range(2):
+            heart.beat(WANTED)
+            assert await loop.run_in_executor(None, lambda: tried.acquire(timeout=5))
+            await ended()
+    assert caplog.text.count("the heartbeat of leases has failed") == 2
+    begun = loop.time()
+    await heart.close()
+    assert loop.time() - begun < heartbeat._END / 2, "nobody waits for a thread that is gone"
