@@ -65,6 +65,19 @@ async def test_orders_to_issue_tickets_survive_a_restart_of_everything(tmp_path:
             assert (await issuing.finish(kv, tickets)).startswith("issuing: ok, 3 tickets")
 
 
+async def test_examples_of_queues_go_on_without_their_leader(tmp_path: Path) -> None:
+    """It is killed while they run, and comes back."""
+    with ThreeNodes(tmp_path) as cluster:
+        async with kvorum.open_kv(cluster.url, timeout=timedelta(seconds=30)) as kv:
+            for name in ("exactly_once", "workers", "ordered", "many_queues"):
+                victim = await asyncio.to_thread(cluster.leader)
+                playing = asyncio.create_task(importlib.import_module(f"examples.{name}").example(kv))
+                await asyncio.to_thread(cluster.kill, victim)
+                assert not playing.done()
+                await asyncio.to_thread(cluster.start, victim)
+                assert (await playing).startswith(f"{name}: ok")
+
+
 def test_a_survey_is_mailed_after_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario 9, with days of 24 hours."""
 
