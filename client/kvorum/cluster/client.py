@@ -8,6 +8,7 @@ own.
 import asyncio
 import os
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
@@ -32,7 +33,11 @@ from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
 
 RETURN_TIMEOUT: Final = 10.0
-"""Seconds in which a message that came too late is given back."""
+"""Seconds for an attempt to give a message back that came too late."""
+RETURN_PAUSE: Final = 0.2
+"""Seconds until the next one."""
+MAX_RETURNS: Final = 64
+"""Messages that are being given back at a time."""
 
 
 class ClusterBackend:
@@ -57,11 +62,13 @@ class ClusterBackend:
         self._reads = Reads(self._counters)
         self._calls = Calls(self._counters)
         self._watches = Watches(loop)
-        self._consumers = Consumers(self._counters, self._wake, self._give_back, self._keep_leases)
+        self._consumers = Consumers(self._counters, self._wake, self._give_back, self._keep_leases, loop.time)
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
         self._call_deadlines: Deadlines[PendingCall] = Deadlines(loop, self._call_expired)
         self._returns: set[asyncio.Task[None]] = set()
+        self._late: deque[pb.Delivery] = deque()
+        """Messages that came too late, and wait to be given back."""
         self._closed = False
         rng = rng or random.Random()
         self._route = Route(addresses, loop.time, rng)
@@ -268,18 +275,29 @@ class ClusterBackend:
 
     def _give_back(self, delivery: pb.Delivery) -> None:
         """A message came for a consumer that is closed: its attempt has not begun."""
-        if not self._closed and len(self._returns) < limits.MAX_CREDITS:
-            task = self._loop.create_task(self._return(delivery))
+        self._late.append(delivery)
+        if not self._closed and len(self._returns) < MAX_RETURNS:
+            task = self._loop.create_task(self._return_all())
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
 
-    async def _return(self, delivery: pb.Delivery) -> None:
-        write = pb.AtomicWrite()
-        write.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_RETURN)
-        try:
-            await self.write(write.SerializeToString(), timeout=RETURN_TIMEOUT)
-        except errors.KvorumError:
-            return  # its lease lapses instead
+    async def _return_all(self) -> None:
+        while self._late:
+            delivery = self._late.popleft()
+            write = pb.AtomicWrite()
+            write.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_RETURN)
+            await self._return(write.SerializeToString())
+
+    async def _return(self, op: bytes) -> None:
+        """Insist: the lease is renewed for as long as this client lives."""
+        while not self._closed:
+            try:
+                await self.write(op, timeout=RETURN_TIMEOUT)
+                return
+            except errors.KvorumError as error:
+                if isinstance(error, errors.Closed) or (error.outcome == "not applied" and not error.retryable):
+                    return
+            await asyncio.sleep(RETURN_PAUSE)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -5,6 +5,11 @@ registered with what it holds, so that the node goes on renewing that and pushes
 lease that is in hand, or was settled a moment ago, is not delivered twice. What is taken at most once has no lease in
 the log: it is in hand only as a credit, until it is reported as started. Leases belong to a session: when a new one
 replaces an expired session, the old leases are no longer named.
+
+A consumer that has ended may have been granted something that never came: it was on its way when the connection broke,
+or the leader died before it could take it back. It would stay leased for as long as this client lives. So who ended a
+short while before a connection is lost is registered once more on the next one, for a queue that is always empty, with
+what is left in hand; what the node pushes beside that goes back.
 """
 
 from collections import deque
@@ -15,9 +20,16 @@ from typing import Final
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
+from kvorum.queues.outgoing import RESERVED
 
 MAX_CONSUMERS: Final = 1_000
 """Open consumers of one client."""
+MAX_ENDED: Final = 500
+"""Consumers that have ended, and may have been granted something since."""
+ENDED_AGE: Final = 10.0
+"""Seconds after which nothing can come any more for one that has ended on a sound connection."""
+NOWHERE: Final = RESERVED + "ended"
+"""A queue that nobody sends to."""
 REMEMBERED: Final = 4_096
 """Settled leases that a consumer remembers, to know a late repeat of their delivery."""
 
@@ -41,12 +53,14 @@ class ClusterConsumer:
         "concurrency",
         "credits",
         "deliver",
+        "ended_at",
         "expiring",
         "failed",
         "held",
         "id",
         "queue",
         "registered",
+        "session",
         "take",
         "to_report",
     )
@@ -76,6 +90,10 @@ class ClusterConsumer:
         self.held: dict[bytes, Held] = {}
         self.to_report: list[bytes] = []
         self.registered = False
+        """The node at the other end of the stream has it."""
+        self.session = b""
+        """Where it was registered last."""
+        self.ended_at = 0.0
         self.closed = False
         self._remembered: dict[bytes, None] = {}
 
@@ -112,7 +130,7 @@ class Consumers:
     """All consumers of a client.
 
     `wake` is called when there is something to send, `give_back` with what nobody takes, `leasing_changed` when
-    `leasing` has changed.
+    `leasing` has changed; `clock` tells seconds.
     """
 
     def __init__(
@@ -121,7 +139,9 @@ class Consumers:
         wake: Callable[[], None],
         give_back: Callable[[pb.Delivery], None],
         leasing_changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._clock = clock
         self._leasing_changed = leasing_changed
         self.leasing = 0
         """Consumers whose leases are renewed as long as this client lives, and messages in their hands."""
@@ -133,6 +153,10 @@ class Consumers:
         self._to_start: dict[int, ClusterConsumer] = {}
         self._to_report: dict[int, ClusterConsumer] = {}
         self._to_stop: deque[int] = deque()
+        self._ended: dict[int, ClusterConsumer] = {}
+        """In the order of `ended_at`."""
+        self._on_stream: set[int] = set()
+        """Consumers that the node has."""
 
     def start(
         self,
@@ -173,10 +197,26 @@ class Consumers:
         if self._live.pop(consumer.id, None) is None:
             return
         self._leases(consumer, -1)
-        self._to_start.pop(consumer.id, None)
+        waiting = self._to_start.pop(consumer.id, None)
+        if consumer.session and not consumer.take:
+            consumer.ended_at = self._clock()
+            self._ended[consumer.id] = consumer
+            if waiting is not None:  # what the last stream had for it is yet to come
+                self._to_start[consumer.id] = consumer
+            if len(self._ended) > MAX_ENDED:
+                self._forget(next(iter(self._ended.values())))
+        self._leave(consumer)
+
+    def _leave(self, consumer: ClusterConsumer) -> None:
         if consumer.registered:
+            consumer.registered = False
             self._to_stop.append(consumer.id)
             self._wake()
+
+    def _forget(self, ended: ClusterConsumer) -> None:
+        del self._ended[ended.id]
+        self._to_start.pop(ended.id, None)
+        self._leave(ended)
 
     def end_all(self, problem: Callable[[], errors.KvorumError]) -> None:
         """No more deliveries to anyone: tell each consumer why."""
@@ -184,6 +224,8 @@ class Consumers:
             self.stop(consumer)
             if consumer.failed is not None:
                 consumer.failed(problem())
+        for ended in list(self._ended.values()):
+            self._forget(ended)
 
     def changed(self, consumer: ClusterConsumer) -> None:
         """A consumer has started reports to send."""
@@ -198,18 +240,31 @@ class Consumers:
     def fill(self, frame: pb.ClientFrame, session: bytes, operations: int) -> int:
         """Put registrations, ends and started reports into a frame; `session` must not be empty."""
         count = 0
+        self._forget_old()
+        places = MAX_CONSUMERS - len(self._on_stream)  # the node counts those that this frame stops as well
         while self._to_stop and count < operations:
-            frame.stop_consumers.append(self._to_stop.popleft())
+            frame.stop_consumers.append(number := self._to_stop.popleft())
+            self._on_stream.discard(number)
             count += 1
-        while self._to_start and count < operations:
+        while self._to_start and count < operations and places > 0:
             consumer = self._to_start.pop(next(iter(self._to_start)))
+            if consumer.closed and consumer.session != session:
+                del self._ended[consumer.id]  # its leases ended with its session
+                continue
+            if consumer.closed:
+                del self._ended[consumer.id]
+                self._ended[consumer.id] = consumer
+                consumer.ended_at = self._clock()
+            places -= 1
+            self._on_stream.add(consumer.id)
             consumer.registered = True
+            consumer.session = session
             # The registration carries `started` of everything in hand, so older reports need not follow.
             consumer.to_report.clear()
             self._to_report.pop(consumer.id, None)
             start = frame.consumers.add(
                 id=consumer.id,
-                queue=consumer.queue,
+                queue=NOWHERE if consumer.closed else consumer.queue,
                 credits=consumer.credits,
                 concurrency=consumer.concurrency,
                 take=consumer.take,
@@ -224,14 +279,32 @@ class Consumers:
             frame.started.add(consumer=consumer.id, lease_ids=consumer.to_report)
             consumer.to_report.clear()
             count += 1
+        if self._to_start and not places:
+            self._make_room()
         return count
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        for consumer in list(self._ended.values()):
+            if now - consumer.ended_at < ENDED_AGE:
+                break
+            if consumer.id not in self._to_start:
+                self._forget(consumer)
+
+    def _make_room(self) -> None:
+        """The node takes no more: those that have ended give way."""
+        for consumer in [one for one in self._ended.values() if one.registered][: len(self._to_start)]:
+            self._forget(consumer)
+        if len(self._on_stream) < MAX_CONSUMERS or self._to_stop:
+            self._wake()
 
     def connection_lost(self) -> None:
         """The stream is gone, or its session ended: all are to be registered again."""
         self._to_stop.clear()
-        for consumer in self._live.values():
+        self._on_stream.clear()
+        self._to_start = {**self._live, **self._ended}
+        for consumer in self._to_start.values():
             consumer.registered = False
-        self._to_start = dict(self._live)
 
     def deliveries(self, deliveries: Iterable[pb.Delivery], session: bytes) -> None:
         """Hand messages over, each lease once."""
@@ -239,6 +312,10 @@ class Consumers:
         for delivery in deliveries:
             consumer = self._live.get(delivery.consumer)
             if consumer is None:
+                ended = self._ended.get(delivery.consumer)
+                if ended is not None and ended.knows(delivery.lease_id):
+                    counters.duplicate_deliveries += 1
+                    continue
                 counters.late_deliveries += 1
                 if not delivery.taken:
                     self._give_back(delivery)

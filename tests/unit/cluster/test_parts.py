@@ -391,7 +391,8 @@ class Rig:
         self.counters = Counters()
         self.wakes = 0
         self.given_back: list[pb.Delivery] = []
-        self.consumers = Consumers(self.counters, self._wake, self.given_back.append)
+        self.now = 0.0
+        self.consumers = Consumers(self.counters, self._wake, self.given_back.append, clock=lambda: self.now)
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -473,3 +474,47 @@ async def test_frames_of_registrations_are_bounded() -> None:
         watches.start([b"k"])
     assert [rig.consumers.fill(pb.ClientFrame(), b"s1", 12) for _ in range(4)] == [12, 12, 6, 0]
     assert [watches.fill(pb.ClientFrame(), b"", 12) for _ in range(4)] == [12, 12, 6, 0]
+
+
+async def test_who_has_ended_is_told_on_the_next_connection_what_was_on_its_way_to_it() -> None:
+    rig = Rig()
+    consumer = rig.consumers.start("q", 10, 2, lambda _: None)
+    rig.frame()
+    rig.consumers.deliveries([delivery(1, 1)], b"s1")
+    await consumer.close()
+    assert list(rig.frame().stop_consumers) == [1]
+    rig.consumers.connection_lost()
+    again = rig.frame().consumers[0]
+    assert (again.id, again.queue != "q", [held.lease_id for held in again.held]) == (1, True, [b"l1"])
+    rig.consumers.deliveries([delivery(1, 1), delivery(1, 2)], b"s1")
+    assert [message.message_id for message in rig.given_back] == [b"m2"]
+    rig.now += 11
+    assert list(rig.frame().stop_consumers) == [1]
+    rig.consumers.connection_lost()
+    assert not rig.frame().ListFields()
+
+
+async def test_who_ends_while_there_is_no_connection_is_registered_once_more_unless_the_session_is_new() -> None:
+    rig = Rig()
+    first = rig.consumers.start("q", 10, 2, lambda _: None)
+    rig.frame()
+    rig.consumers.connection_lost()
+    await first.close()
+    assert [(start.id, start.queue != "q") for start in rig.frame().consumers] == [(1, True)]
+    rig.consumers.connection_lost()
+    assert not rig.frame(b"s2").ListFields()
+
+
+async def test_those_that_have_ended_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.consumers.MAX_CONSUMERS", 3)
+    rig = Rig()
+    ended = [rig.consumers.start("q", 1, 1, lambda _: None) for _ in range(3)]
+    rig.frame()
+    for one in ended:
+        await one.close()
+    rig.consumers.connection_lost()
+    assert [start.id for start in rig.frame().consumers] == [1, 2, 3]
+    rig.consumers.start("q", 1, 1, lambda _: None)
+    assert not rig.frame().consumers
+    assert list(rig.frame().stop_consumers) == [1]
+    assert [start.id for start in rig.frame().consumers] == [4]
