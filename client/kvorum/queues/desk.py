@@ -13,6 +13,7 @@ from kvorum.queues.listener import Handler, Listener, Terms
 from kvorum.queues.receiver import Line, gather
 from kvorum.queues.requests import Requester
 from kvorum.queues.settling import Settler
+from kvorum.queues.signals import Signals
 
 M = TypeVar("M", bound=Delivered)
 
@@ -32,10 +33,13 @@ class Desk:
         self.link: Final = link
         self.settler: Final = Settler(link.backend, link.timeout)
         self.requester: Final = Requester(link, self.settler)
+        self.signals: Final = Signals()
         self._listeners: set[Listener[Any]] = set()
         self._lines: set[Line[Any]] = set()
         self._idle: dict[tuple[str, int, bool], tuple[Line[Any], asyncio.TimerHandle]] = {}
         """Lines of calls that are over, and when they are closed."""
+        self._returning: set[asyncio.Task[None]] = set()
+        """Batches of calls that were cut off, on their way back."""
 
     async def call(self, timeout: Duration | None = None, **call: Any) -> pb.QueueReply:
         """See `Backend.queue_call`: `call(purge=pb.Purge(…))`."""
@@ -99,10 +103,21 @@ class Desk:
         too_soon = idle is None and not messages and wait < _SHORT  # the consumer was hardly registered
         usable = not (take or line.ending or line.intake.problem is not None or kind in self._idle)
         if not usable or not (more or too_soon):
-            await asyncio.shield(line.close())
+            try:
+                await asyncio.shield(line.close())
+            except asyncio.CancelledError:
+                await asyncio.shield(self._return(line, messages))
+                raise
         else:
             self._idle[kind] = line, asyncio.get_running_loop().call_later(_LINGER, self._close_idle, kind)
         return messages
+
+    def _return(self, line: Line[M], messages: Sequence[M]) -> "asyncio.Task[None]":
+        """Have go back what came but will reach nobody."""
+        returning = asyncio.ensure_future(line.put_back(messages))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
+        return returning
 
     def _close_idle(self, kind: tuple[str, int, bool]) -> None:
         line, _ = self._idle.pop(kind)
@@ -120,7 +135,7 @@ class Desk:
         for _, alarm in self._idle.values():
             alarm.cancel()
         self._idle.clear()
-        closing = [line.close() for line in self._lines]
+        closing = [*(line.close() for line in self._lines), *self._returning]
         for listener in listeners:
             await listener.finished()
         if closing:

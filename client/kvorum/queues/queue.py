@@ -3,7 +3,6 @@
 import asyncio
 import signal as signals_module
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Unpack, overload
 
 from kvorum import limits
@@ -20,6 +19,7 @@ from kvorum.queues.message import Message
 from kvorum.queues.outgoing import SendOptions, outgoing, outgoing_batch, queue_name, size_of
 from kvorum.queues.policy import PolicyOptions, QueuePolicy, policy_message, policy_of
 from kvorum.queues.receiver import Receiver, batch_size, receiver_credits
+from kvorum.queues.signals import Signals
 from kvorum.queues.verdicts import cancel_settle, message_id, reschedule_settle
 
 _POLICY_AGE: Final = 5.0
@@ -135,9 +135,9 @@ class Queue:
     ) -> Batch:
         """Up to `max` messages: as soon as so many are there, or what is there when `wait` has passed, maybe none.
 
-        By default the queue's `max_batch` and `max_wait`, else 10 and 5 s. Cancelling returns what had come. For a
-        moment (200 ms) after a full batch of 32 or more this client may be sent others, for the next call; if there is
-        none they go back.
+        By default the queue's `max_batch` and `max_wait`, else 10 and 5 s. Cancelling returns what had come, except
+        with `at_most_once`: that is lost. For a moment (200 ms) after a full batch of 32 or more this client may be
+        sent others, for the next call; if there is none they go back.
 
         Errors: InvalidArgument, LimitExceeded, Unavailable, WrongCluster, Closed.
         """
@@ -237,7 +237,7 @@ class Queue:
             renew=renew,
             at_most_once=at_most_once,
         )
-        stopping = Stopping(signals, stop)
+        stopping = Stopping(signals, stop, self._desk.signals)
         try:
             argument: Callable[[Sequence[Message]], object] = Batch if batch is not None else _first
             await self._desk.listen(Message, handler, terms, argument, stopping.begun)
@@ -334,26 +334,25 @@ class Queue:
 class Stopping:
     """Stops a listener when it is told to."""
 
-    def __init__(self, signals: Iterable[int], stop: asyncio.Event | None) -> None:
+    def __init__(self, signals: Iterable[int], stop: asyncio.Event | None, shared: Signals) -> None:
         self._signals = [signals_module.Signals(number) for number in signals]
-        self._handled: list[int] = []
+        self._shared = shared
+        self._handled: list[tuple[signals_module.Signals, Callable[[], None]]] = []
         self._stop = stop
         self._waiter: asyncio.Task[None] | None = None
 
     def begun(self, listener: Listener[Any]) -> None:
         """Stop this one."""
-        loop = asyncio.get_running_loop()
         for number in self._signals:
-            loop.add_signal_handler(number, listener.stop)
-            self._handled.append(number)
+            self._shared.add(number, listener.stop)
+            self._handled.append((number, listener.stop))
         if self._stop is not None:
             self._waiter = asyncio.ensure_future(_stop_when(self._stop, listener))
 
     def end(self) -> None:
         """It has ended."""
-        for number in self._handled:
-            with suppress(ValueError, RuntimeError):
-                asyncio.get_running_loop().remove_signal_handler(number)
+        for number, tell in self._handled:
+            self._shared.remove(number, tell)
         if self._waiter is not None:
             self._waiter.cancel()
 

@@ -6,7 +6,7 @@ by its lease: messages may be settled long after the iterator has ended.
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar
 
 from kvorum import limits
@@ -139,6 +139,14 @@ class Line(Generic[M]):
             self._closing = asyncio.ensure_future(self._close())
         return self._closing
 
+    async def put_back(self, messages: Sequence[M]) -> None:
+        """Close, and return also these, which were handed out to nobody."""
+        for message in reversed(messages):
+            message.settled = True  # by going back
+            self.intake.waiting.appendleft(message._delivery)
+        await self.close()
+        await self.intake.give_back()  # what closing was too late for
+
     async def _close(self) -> None:
         try:
             if self._opening is None:
@@ -233,10 +241,7 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
         handed_out = True
     finally:
         if not handed_out:
-            for message in reversed(messages):
-                message.settled = True  # by going back
-                line.intake.waiting.appendleft(message._delivery)
-            await asyncio.shield(line.close())
+            await asyncio.shield(line.put_back(messages))
     return messages
 
 
