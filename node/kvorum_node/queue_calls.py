@@ -280,10 +280,15 @@ def _command(kind: str, request: pb.QueueCall) -> pb.Command:
             define_schedule=pb.DefineSchedule(name=request.schedule.name, definition=request.schedule.definition)
         )
     if kind == "purge":
-        return pb.Command(purge=request.purge)
-    if kind == "requeue":
-        return pb.Command(requeue=request.requeue)
-    return pb.Command(remove_queue=request.remove)
+        command = pb.Command(purge=request.purge)
+        command.purge.ClearField("after")
+    elif kind == "requeue":
+        command = pb.Command(requeue=request.requeue)
+        command.requeue.ClearField("after")
+    else:
+        command = pb.Command(remove_queue=request.remove)
+        command.remove_queue.ClearField("after")
+    return command
 
 
 def _with_limit(command: pb.Command, limit: int) -> pb.Command:

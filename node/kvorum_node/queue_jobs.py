@@ -16,6 +16,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import Overloaded, RaftError
 
 from .proposer import Proposer, proposal
+from .store import Unfinished
 from .timers import Timers
 
 RETRY_DELAY: Final = 0.25
@@ -42,6 +43,10 @@ class Job:
         self.finished = finished
         self.touched = 0
         self.progress = True
+        self.after = b""
+        """Where the next command goes on; empty = at the beginning."""
+        self.found = 0
+        """Messages touched since a command has begun there."""
         self.retries = 0
         self.deadline = 0.0
         self.cancelled = False
@@ -85,6 +90,8 @@ class QueueJobs:
             self._end(job, None, Overloaded(f"not at its end after {MAX_TIME:g} s, so far {job.touched:,}: go on"))
             return
         self._chunks += 1
+        if job.after:
+            command = _from(command, job.after)
         self._proposer.submit(proposal(command, partial(self._done, job), weight=limits.QUEUE_CHUNK))
 
     def _done(self, job: Job, output: Any, error: RaftError | None) -> None:
@@ -92,12 +99,17 @@ class QueueJobs:
             job.retries += 1
             self._timers.call_later(RETRY_DELAY, self._go_on, job)
             return
-        if error is not None or not isinstance(output, int):
+        if error is not None or not isinstance(output, int | Unfinished):
             self._end(job, output, error)
             return
         job.retries = 0
-        job.touched += output
-        job.progress = output > 0
+        touched, job.after = output if isinstance(output, Unfinished) else (output, b"")
+        job.touched += touched
+        job.found += touched
+        # What lies before a walk's place may have changed meanwhile: all is done when a whole one finds nothing.
+        job.progress = isinstance(output, Unfinished) or job.found > 0
+        if not job.after:
+            job.found = 0
         # Not at once: what waits in the loop has its turn.
         self._timers.call_soon(self._go_on, job)
 
@@ -110,3 +122,11 @@ class QueueJobs:
             del self._lines[job.queue]
         if not job.cancelled:
             job.finished(job.touched, output, error)
+
+
+def _from(command: pb.Command, after: bytes) -> pb.Command:
+    """The same command, from a place on."""
+    made = pb.Command()
+    made.CopyFrom(command)
+    getattr(made, made.WhichOneof("command") or "").after = after
+    return made

@@ -19,6 +19,8 @@ DEFAULT_PAGE: Final = 100
 """Rows of a page, if the question names no number."""
 SLICE_MESSAGES: Final = 16
 """Messages read at a time: of the largest ones 1.2 MB."""
+MAX_SHORT_SLICES: Final = 4
+"""Slices of a page that had to look at many messages of others: the page ends with so many, and may be empty."""
 SLICE_ROWS: Final = 64
 """Queues, topics or schedules read at a time."""
 
@@ -48,13 +50,14 @@ def peek(call: pb.Peek, now_ms: int) -> Work[pb.QueueReply]:
             if info is not None:
                 reply.messages.append(info)
             return reply
-        limit, after, size = page_size(call.limit), call.after, 0
+        limit, after, size, short = page_size(call.limit), call.after, 0, 0
         while True:
             count = min(SLICE_MESSAGES, limit - len(reply.messages))
             found, after = snapshot.peek(call.queue, call.kind, after, count, now_ms)
             reply.messages.extend(found)
             size += sum(info.ByteSize() for info in found)
-            if not after or len(reply.messages) >= limit or size >= PAGE_BYTES:
+            short += len(found) < count
+            if not after or len(reply.messages) >= limit or size >= PAGE_BYTES or short == MAX_SHORT_SLICES:
                 reply.after = after
                 return reply
             yield

@@ -298,7 +298,14 @@ class NodeService:
             self.ranges.applied(applied.index, result.changed_keys)
             if result.earliest_expiry_ms is not None:
                 self.sweeper.expires(result.earliest_expiry_ms)
-            if result.granted or result.ended or result.ready or result.extended or result.policies_changed:
+            if (
+                result.granted
+                or result.ended
+                or result.ready
+                or result.leased
+                or result.extended
+                or result.policies_changed
+            ):
                 self.delivery.applied(result)
             if result.schedules_changed:
                 self.ticker.changed()

@@ -66,6 +66,7 @@ class Delivery:
         self, store: QueueStore, consensus: Consensus, timers: Timers, *, lease: float = limits.DEFAULT_LEASE / 1000
     ) -> None:
         self._store = store
+        store.wants_deliveries = False  # until this node leads
         self._timers = timers
         self._lease = lease
         self._proposer: Proposer | None = None
@@ -234,6 +235,7 @@ class Delivery:
         """Start from the state: every leased row gets a full period."""
         self._leading = True
         self._complete = False
+        self._store.wants_deliveries = True
         self._known = self._store.applied_index
         self._load(b"")
 
@@ -276,6 +278,7 @@ class Delivery:
     def left_office(self) -> None:
         """Forget what only a leader may judge."""
         self._leading = self._complete = False
+        self._store.wants_deliveries = False
         self._lapses.left_office()
         self._book.forget_leases()
         self._asking.stop()

@@ -7,7 +7,7 @@ from .machine import DEFAULT_MAP_SIZE, Store
 from .mutations import BEYOND_VERSION_1
 from .reads import Snapshot, make_bare_entry, make_entry
 from .records import DATA_VERSION
-from .results import ApplyResult, Denied, Grant, Leased, LeaseInfo, QueueFacts
+from .results import ApplyResult, Denied, Grant, Leased, LeaseInfo, QueueFacts, Unfinished
 from .validation import check_queue_name, validate
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Space",
     "Store",
     "StoreFault",
+    "Unfinished",
     "check_queue_name",
     "make_bare_entry",
     "make_entry",

@@ -61,6 +61,16 @@ class Denied(NamedTuple):
     message: str
 
 
+class Unfinished(NamedTuple):
+    """The output of a command about a queue that has looked at as many rows as one command may: the next one is to go
+    on from there."""
+
+    touched: int
+    """Messages."""
+    after: bytes
+    """For the next command; empty = it begins anew."""
+
+
 @dataclass(slots=True)
 class ApplyResult:
     """The answers and side news of one entry. All of it is the same on every node."""
@@ -71,8 +81,9 @@ class ApplyResult:
     outputs: list[Any] = field(default_factory=list)
     """One for each command: `pb.ResultGroup` for writes, the session id for open_session (b"" = refused, too many
     sessions), the number of leases for lease, of deleted keys and finished timers for sweep; the number of messages
-    touched for purge, requeue, remove_queue (0 = nothing is left to be done) and subscribe (copies); whether it
-    happened for tick; `Denied` for a definition or subscription that the state has no room for; None otherwise."""
+    touched for purge, requeue, remove_queue (0 = nothing is left to be done, if the command began at the beginning;
+    or `Unfinished`) and subscribe (copies); whether it happened for tick; `Denied` for a definition or subscription
+    that the state has no room for; None otherwise."""
     changed_keys: list[bytes] = field(default_factory=list)
     """User keys touched, in order, possibly repeated; a suffixed set also names the key without its suffix."""
     granted: list[Grant] = field(default_factory=list)

@@ -2,13 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.store import ApplyResult
 from kvorum_raft.errors import Overloaded
+from kvorum_raft.seams import Applied
 from tests.unit.node.harness import Node, Receiver
 
 
@@ -258,6 +260,54 @@ def test_a_new_leader_pushes_again_what_its_consumers_do_not_hold(node: Node) ->
     node.consensus.elect()
     node.timers.settle()
     assert receiver.payloads == [b"granted elsewhere"]
+
+
+@pytest.mark.parametrize("when", ["in the middle", "before the news"])
+def test_what_is_leased_while_this_node_takes_office_is_delivered(node: Node, when: str) -> None:
+    """The entry began when nobody here wanted deliveries, so it says only what was leased."""
+    session = node.open_session()
+    receiver = Receiver(node, session, credits=1_000)
+    node.consensus.depose()
+    assert not node.store.wants_deliveries
+    command = pb.Batch(data_version=3)
+    for number in range(300):
+        command.commands.add().writes.writes.add(seq=1, op=_enqueue(b"%d" % number))
+    command.commands.add().lease.MergeFrom(pb.Lease(queue="q", session=session, consumer=1, count=300))
+    index, time_ms = node.store.applied_index + 1, node.consensus.now_ms()
+    steps = node.store.apply(index, time_ms, command.SerializeToString())
+    next(steps)
+    if when == "in the middle":
+        node.consensus.elect()
+        node.timers.settle()
+    result = finish(steps)
+    assert len(result.leased) == 300 and not result.granted
+    if when == "before the news":
+        node.consensus.elect()
+    node.service._applied(Applied(index, time_ms, result))
+    node.timers.settle()
+    assert sorted(receiver.payloads) == sorted(b"%d" % number for number in range(300)), "each once"
+    assert [node.settle_message(delivery) for delivery in receiver.got[:3]] == [pb.OUTCOME_DONE] * 3
+    node.consensus.depose()
+    assert not node.store.wants_deliveries
+
+
+def finish(steps: Generator[None, None, ApplyResult]) -> ApplyResult:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: ApplyResult = stop.value
+            return result
+
+
+def test_what_an_entry_leases_and_deletes_is_held_by_nobody(node: Node) -> None:
+    receiver = Receiver(node, node.open_session())
+    command = pb.Batch(data_version=3)
+    command.commands.add().writes.writes.add(seq=1, op=_enqueue(b"x"))
+    command.commands.add().lease.MergeFrom(pb.Lease(queue="q", session=receiver.session, consumer=1, count=1))
+    command.commands.add().remove_queue.MergeFrom(pb.RemoveQueue(name="q"))
+    node.consensus.apply(command.SerializeToString())
+    assert receiver.got == [] and not node.service.delivery._book.leases
 
 
 def test_a_deposed_leader_hands_out_nothing(node: Node) -> None:

@@ -8,6 +8,7 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.queue_calls import MAX_UNDER_WAY
 from kvorum_node.queue_reads import PAGE_BYTES
+from kvorum_node.store.queues import reads, walks
 from kvorum_raft.errors import NotLeader, Overloaded
 from tests.unit.node.harness import Node, Receiver
 
@@ -106,6 +107,37 @@ def test_a_page_of_large_messages_fits_into_a_frame(node: Node) -> None:
         if not after:
             break
     assert found == 60
+
+
+def test_a_page_ends_where_much_had_to_be_passed_by(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "SCANNED", 10)
+    send(node, 200, queue="other")
+    send(node, 3)
+    found, after, pages, slices = [], b"", 0, node.lists.slices
+    while True:
+        reply = peek(node, limit=5, after=after)
+        found += [info.payload for info in reply.messages]
+        pages, after = pages + 1, reply.after
+        if not after:
+            break
+    assert found == [b"0", b"1", b"2"] and pages == 6 and node.lists.slices - slices < 30
+
+
+def test_walks_that_are_cut_come_to_their_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walks, "MAX_WALK", 10)
+    node.define(dead_letters=pb.DEAD_LETTERS_QUEUE, dead_letter_queue="dlq")
+    send(node, 35, queue="dlq")
+    bury(node, 3)
+    send(node, 35, queue="dlq")
+    reply = node.call(requeue=pb.Requeue(queue="dlq", to_origin=True, after=b"\xff"))
+    assert (reply.status, reply.count) == (OK, 3)
+    assert (node.queue().messages, node.queue("dlq").messages) == (3, 70)
+    Receiver(node, node.open_session(), queue="dlq", credits=70)
+    node.timers.advance(1)
+    Receiver(node, node.open_session(), number=2, credits=2)
+    node.timers.advance(1)
+    assert node.call(remove=pb.RemoveQueue(name="q", after=b"\xff")).count == 3
+    assert not node.queue().name and node.queue("dlq").leased == 70
 
 
 def test_one_message_by_its_id(node: Node) -> None:

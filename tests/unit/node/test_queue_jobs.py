@@ -6,6 +6,7 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.proposer import Proposal, Proposer
 from kvorum_node.queue_jobs import MAX_RETRIES, MAX_TIME, Job, QueueJobs
+from kvorum_node.store import Unfinished
 from kvorum_raft.errors import NotLeader, Overloaded, RaftError
 from tests.unit.node.harness import VirtualTimers
 
@@ -60,6 +61,14 @@ def test_a_job_ends_with_what_there_was_to_do() -> None:
     bench.job(most=600)
     bench.timers.advance(1)
     assert bench.ends == [("q", 768, None, None)]
+
+
+def test_a_walk_goes_on_until_a_whole_one_finds_nothing() -> None:
+    bench = Bench(Unfinished(0, b"a"), Unfinished(3, b"b"), 0, Unfinished(0, b"c"), Unfinished(0, b""), 0)
+    bench.job()
+    bench.timers.advance(1)
+    assert bench.ends == [("q", 3, None, None)]
+    assert [command.purge.after for command in bench.line.proposed] == [b"", b"a", b"b", b"", b"c", b""]
 
 
 def test_one_job_a_queue_at_a_time() -> None:

@@ -4,8 +4,10 @@ import pytest
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import Denied, QueueFacts
-from kvorum_node.store.queues import deaths, tallies
+from kvorum_node.store import Denied, QueueFacts, Unfinished
+from kvorum_node.store.queues import deaths, tallies, walks
+from kvorum_node.store.queues.formats import ready_prefix
+from kvorum_node.store.records import DEDUP
 from tests.unit.store.harness import (
     START_MS,
     V8,
@@ -254,3 +256,125 @@ def test_what_expires_as_its_leases_end_does_not_make_an_entry_too_large(replica
     shown = replica.queue("q")
     assert (shown.messages, shown.expired, shown.died) == (0, 12, 0)
     assert len(replica.rows(limit=1_000)) == 120
+
+
+# ---- walks
+
+
+def all_of(replica: Replica, command: pb.Command) -> tuple[int, int, list[bytes]]:
+    """Repeat a command as a node does: messages touched, commands, leases that ended."""
+    kind = command.WhichOneof("command")
+    part = getattr(command, kind or "")
+    touched = commands = found = 0
+    ended: list[bytes] = []
+    while commands < 1_000:
+        result = replica.apply(command)
+        (output,) = result.outputs
+        commands += 1
+        ended += result.ended
+        replica.scrub()
+        count, part.after = output if isinstance(output, Unfinished) else (output, b"")
+        touched += count
+        found += count
+        if not isinstance(output, Unfinished):
+            if not found:
+                return touched, commands, ended
+            found = 0
+    raise AssertionError("it does not end")
+
+
+@pytest.fixture
+def short_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walks, "MAX_WALK", 10)
+
+
+@pytest.mark.usefixtures("short_walks")
+def test_going_back_to_the_origin_passes_others_by_in_small_steps(replica: Replica) -> None:
+    session = replica.session()
+    replica.apply(define("q", dead_letters=pb.DEAD_LETTERS_QUEUE, dead_letter_queue="dlq"))
+    for at in range(60):
+        if at % 20 == 19:
+            replica.commit(enqueue(b"dead", queue="q", group="g" if at > 30 else None))
+            (held,) = replica.lease(session, queue="q")
+            replica.commit(settle(held, REJECT))
+        replica.commit(enqueue(b"other", queue="dlq", group="g" if at > 30 else None))
+    touched, commands, _ = all_of(replica, requeue("dlq", to_origin=True))
+    assert touched == 3 and commands >= 6
+    assert [info.payload for info in replica.peek("q")] == [b"dead"] * 3
+    assert replica.queue("dlq").messages == 60
+
+
+@pytest.mark.usefixtures("short_walks")
+def test_large_messages_count_for_more(replica: Replica) -> None:
+    for _ in range(6):
+        replica.commit(enqueue(bytes(20_000), queue="dlq"))
+    (output,) = replica.apply(requeue("dlq", to_origin=True)).outputs
+    assert isinstance(output, Unfinished) and output.touched == 0
+    assert all_of(replica, requeue("dlq", to_origin=True))[:2] == (0, 6)
+
+
+@pytest.mark.usefixtures("short_walks")
+def test_a_purge_passes_heads_in_hands_by(replica: Replica) -> None:
+    session = replica.session()
+    for at in range(40):
+        replica.commit(enqueue(b"held", queue="q", group=f"g{at:02}"))
+    held = replica.lease(session, queue="q", count=40)
+    assert len(held) == 40
+    replica.commit(*[enqueue(b"waits", queue="q", group=f"g{at:02}") for at in (5, 38, 39)])
+    touched, commands, ended = all_of(replica, purge("q"))
+    assert touched == 3 and commands >= 8 and not ended
+    assert replica.queue("q").messages == 40
+
+
+@pytest.mark.usefixtures("short_walks")
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_removing_a_queue_among_the_leases_of_others(replica: Replica, limit: int) -> None:
+    session = replica.session()
+    for at in range(50):
+        replica.commit(enqueue(b"other", queue="other"))
+        if at % 10 == 0:
+            replica.commit(enqueue(b"mine", queue="q", group="a"), enqueue(b"mine", queue="q", dedup_id=b"%d" % at))
+    replica.lease(session, queue="other", count=50)
+    held = replica.lease(session, queue="q", count=4)
+    replica.commit(settle(held[0], REJECT))
+    before = replica.queue("other")
+    for at in range(30):
+        replica.commit(enqueue(queue="other", dedup_id=b"%d" % at, window_ms=1))
+    replica.now_ms += 10  # timers of others are due
+    _, commands, ended = all_of(replica, remove_queue("q", limit=limit))
+    assert sorted(ended) == sorted(delivery.lease_id for delivery in held[1:])
+    assert commands >= 6
+    assert not replica.queue("q").name and replica.peek("q") == []
+    assert replica.queue("other").leased == before.leased == 50
+    assert names(replica, DEDUP + b"\x00\x01q") == []
+
+
+@pytest.mark.usefixtures("short_walks")
+def test_a_walk_that_was_overtaken_begins_anew(replica: Replica) -> None:
+    session = replica.session()
+    replica.commit(*[enqueue(b"other", queue="other") for _ in range(30)], enqueue(b"mine", queue="q"))
+    replica.lease(session, queue="other", count=30)
+    (held,) = replica.lease(session, queue="q")
+    (output,) = replica.apply(remove_queue("q")).outputs
+    assert isinstance(output, Unfinished)
+    replica.commit(settle(held, RETRY, 0))  # it is behind the walk now
+    made = remove_queue("q")
+    for _ in range(20):
+        assert isinstance(output, Unfinished) or output
+        made.remove_queue.after = output.after if isinstance(output, Unfinished) else b""
+        (output,) = replica.apply(made).outputs
+        if output == 0:
+            break
+    assert not replica.queue("q").name and replica.queue("other").messages == 30
+    replica.scrub()
+
+
+def test_a_place_to_go_on_from_may_be_anything(replica: Replica) -> None:
+    replica.commit(*[enqueue(queue="q") for _ in range(3)])
+    for after in (b"x", bytes(10), bytes(5_000), ready_prefix(b"q") + bytes(1_000), ready_prefix(b"other")):
+        for made in (purge("q"), requeue("q", to_origin=True), remove_queue("q")):
+            getattr(made, made.WhichOneof("command") or "").after = after
+            replica.apply(made)
+        replica.commit(enqueue(queue="q"))
+    replica.scrub()
+    assert replica.queue("q").messages == 1

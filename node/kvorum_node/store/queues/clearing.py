@@ -7,10 +7,11 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import QUEUE_CHUNK
 
 from .. import checked
-from ..records import DEDUP, QUEUE, TIMER
+from ..records import DEDUP, QUEUE
+from ..results import Unfinished
 from . import dedup, formats, messages, walks
 from .deaths import MOVED_AT_ONCE
-from .formats import DEAD_STATE, DYING_TIMER, Message, index_key
+from .formats import DEAD_STATE, Message, index_key
 from .tallies import DEAD, LEASED, MESSAGES
 
 if TYPE_CHECKING:
@@ -21,24 +22,32 @@ _LEASED_GONE = ((MESSAGES, -1), (LEASED, -1))
 _DEAD_GONE = ((DEAD, -1),)
 
 
-def purge(entry: "Entry", command: pb.Purge) -> Generator[None, None, int]:
+def purge(entry: "Entry", command: pb.Purge) -> Generator[None, None, int | Unfinished]:
     """Delete messages in nobody's hands, or dead letters; returns how many. Their keys_if_undelivered are not
     written."""
     queue = command.queue.encode()
     limit = min(command.limit or QUEUE_CHUNK, QUEUE_CHUNK)
-    ids = yield from (walks.first_dead if command.dead else walks.idle)(entry, queue, limit)
-    return (yield from _delete(entry, ids))
+    if command.dead:
+        return (yield from _delete(entry, (yield from walks.first_dead(entry, queue, limit))))
+    walk = walks.Walk(entry, command.after)
+    ids = yield from walks.idle(walk, queue, limit)
+    return walk.output(ids, (yield from _delete(entry, ids)))
 
 
-def remove(entry: "Entry", command: pb.RemoveQueue) -> Generator[None, None, int]:
+def remove(entry: "Entry", command: pb.RemoveQueue) -> Generator[None, None, int | Unfinished]:
     """Delete messages, leased ones included, dead letters and what is remembered of deduplication ids; at last, when
     nothing is left, policy and counters. Returns how many rows it has found to delete."""
     queue = command.name.encode()
     limit = min(command.limit or QUEUE_CHUNK, QUEUE_CHUNK)
-    for walk in (walks.idle, walks.held, walks.first_dead, _dying):
-        ids = yield from walk(entry, queue, limit)
-        if ids:
-            return (yield from _delete(entry, ids))
+    counts = entry.tallies.of(queue) if entry.tallies is not None else None
+    if counts is not None and (counts[MESSAGES] or counts[DEAD]):
+        walk = walks.Walk(entry, command.after)
+        ids = yield from walks.everything(walk, queue, limit, with_leased=bool(counts[LEASED]))
+        output = walk.output(ids, (yield from _delete(entry, ids)))
+        if ids or walk.cut:
+            return output
+        if walk.began:
+            return Unfinished(0, b"")  # what is left came, or moved, to where the walk had been already
     names = []
     for name in walks.keys_below(entry.rows.txn, DEDUP + formats.named(queue)):
         names.append(name)
@@ -87,24 +96,3 @@ def _counted(message: Message) -> tuple[tuple[int, int], ...]:
     if message.state == DEAD_STATE:
         return _DEAD_GONE
     return _LEASED_GONE if message.lease_id else _GONE
-
-
-def _dying(entry: "Entry", queue: bytes, limit: int) -> Generator[None, None, list[bytes]]:
-    """Ids of messages that the next sweeps would undeliver."""
-    found: list[bytes] = []
-    counts = entry.tallies.of(queue) if entry.tallies is not None else None
-    if counts is None or not counts[MESSAGES]:
-        return found
-    for name in walks.keys_below(entry.rows.txn, TIMER):
-        at_ms, kind, message_id = formats.unpack_timer(name)
-        if at_ms > entry.time_ms or len(found) == limit:
-            break
-        if kind == DYING_TIMER:
-            message = messages.load(entry.rows.txn, message_id)
-            if message is None:
-                raise checked.damaged(name)
-            if message.queue == queue:
-                found.append(message_id)
-        if entry.spend():
-            yield
-    return found

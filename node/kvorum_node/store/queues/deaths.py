@@ -17,6 +17,7 @@ from kvorum.limits import QUEUE_CHUNK
 
 from .. import checked, keyspace
 from ..records import MESSAGE, MESSAGE_ID_SIZE
+from ..results import Unfinished
 from . import dedup, formats, messages
 from .formats import (
     DEAD_STATE,
@@ -31,7 +32,7 @@ from .formats import (
 )
 from .policies import DROP, TO_QUEUE, policy_of
 from .tallies import DEAD, DIED, EXPIRED, MESSAGES
-from .walks import first_dead, idle
+from .walks import Walk, first_dead, idle
 
 if TYPE_CHECKING:
     from ..entry import Entry
@@ -157,16 +158,18 @@ def _anew(entry: "Entry", payload: Payload, queue: bytes, origin: Origin | None)
 # ---- coming back
 
 
-def requeue(entry: "Entry", command: pb.Requeue, stamp: bytes) -> Generator[None, None, int]:
+def requeue(entry: "Entry", command: pb.Requeue, stamp: bytes) -> Generator[None, None, int | Unfinished]:
     """Make dead letters new messages, behind all others; returns how many. Those of a dead letter queue go to where
     they come from."""
     queue = command.queue.encode()
     limit = min(command.limit or QUEUE_CHUNK, QUEUE_CHUNK)
     ids = [message_id for message_id in command.message_ids if len(message_id) == MESSAGE_ID_SIZE]
-    if not command.message_ids:
-        ids = yield from (
-            idle(entry, queue, limit, with_origin=True) if command.to_origin else first_dead(entry, queue, limit)
-        )
+    walk = None
+    if not command.message_ids and command.to_origin:
+        walk = Walk(entry, command.after)
+        ids = yield from idle(walk, queue, limit, with_origin=True)
+    elif not command.message_ids:
+        ids = yield from first_dead(entry, queue, limit)
     count = size = 0
     for message_id in ids:
         moved = _revive(entry, message_id, queue, stamp, to_origin=command.to_origin)
@@ -177,7 +180,7 @@ def requeue(entry: "Entry", command: pb.Requeue, stamp: bytes) -> Generator[None
             yield
         if count == limit or size > MOVED_AT_ONCE:
             break
-    return count
+    return count if walk is None else walk.output(ids, count)
 
 
 def _revive(entry: "Entry", message_id: bytes, queue: bytes, stamp: bytes, *, to_origin: bool) -> int:

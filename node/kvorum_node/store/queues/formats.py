@@ -120,6 +120,11 @@ def has_ties(row: bytes) -> bool:
     return row[0] == 1 and bool(int.from_bytes(row[1:3], "big") & _TIES)
 
 
+def has_origin(row: bytes) -> bool:
+    """Whether the message has died elsewhere."""
+    return row[0] == 1 and bool(int.from_bytes(row[1:3], "big") & _ORIGIN_FLAG)
+
+
 def expires(row: bytes) -> bool:
     return row[0] == 1 and bool(int.from_bytes(row[1:3], "big") & _EXPIRES)
 
