@@ -6,6 +6,10 @@ lease that is in hand, or was settled a moment ago, is not delivered twice. What
 the log: it is in hand only as a credit, until it is reported as started. Leases belong to a session: when a new one
 replaces an expired session, the old leases are no longer named.
 
+A lease that expires may be let go, without a verdict, by who goes on to another message. Until it must have ended it is
+named all the same, and each new node is told that its place is free then: else it would be kept for a message that
+nobody speaks of any more.
+
 A consumer that has ended may have been granted something that never came: it was on its way when the connection broke,
 or the leader died before it could take it back. It would stay leased for as long as this client lives. So who ended a
 short while before a connection is lost is registered once more on the next one, for a queue that is always empty, with
@@ -47,6 +51,7 @@ class ClusterConsumer:
     """One consumer (`kvorum.backend.Consumer`)."""
 
     __slots__ = (
+        "_let_go",
         "_owner",
         "_remembered",
         "closed",
@@ -95,6 +100,8 @@ class ClusterConsumer:
         """Where it was registered last."""
         self.ended_at = 0.0
         self.closed = False
+        self._let_go: dict[bytes, None] = {}
+        """Of `held`, the first one that was let go first."""
         self._remembered: dict[bytes, None] = {}
 
     def started(self, lease_id: bytes) -> None:
@@ -103,19 +110,29 @@ class ClusterConsumer:
         """
         held = self.held.get(lease_id)
         if held is not None and (not held.started or self.expiring):
+            if held.started:
+                self._let_go[lease_id] = None
             held.started = True
             self.to_report.append(lease_id)
             self._owner.changed(self)
             if self.take:
                 self.settled(lease_id)
+            while len(self.held) > self.credits and self._let_go:
+                # A node grants no more than there are credits, so some have ended.
+                self.settled(next(iter(self._let_go)))
 
     def settled(self, lease_id: bytes) -> None:
         """The message's settle was answered: it is no longer in hand."""
         if self.held.pop(lease_id, None) is not None:
+            self._let_go.pop(lease_id, None)
             self._owner.dropped(self)
             self._remembered[lease_id] = None
             if len(self._remembered) > REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
+
+    def let_go(self, session: bytes) -> list[bytes]:
+        """Leases of a session that were let go and may go on."""
+        return [lease_id for lease_id in self._let_go if self.held[lease_id].session == session]
 
     async def close(self) -> None:
         """Take no more messages."""
@@ -259,9 +276,12 @@ class Consumers:
             self._on_stream.add(consumer.id)
             consumer.registered = True
             consumer.session = session
-            # The registration carries `started` of everything in hand, so older reports need not follow.
-            consumer.to_report.clear()
+            # The registration carries `started` of everything in hand, so older reports need not follow, but of what
+            # was let go: that is said by reporting it again.
+            consumer.to_report = consumer.let_go(session)
             self._to_report.pop(consumer.id, None)
+            if consumer.to_report:
+                self._to_report[consumer.id] = consumer
             start = frame.consumers.add(
                 id=consumer.id,
                 queue=NOWHERE if consumer.closed else consumer.queue,

@@ -433,6 +433,38 @@ async def test_a_lease_is_delivered_once_reported_before_its_settle_and_named_af
     assert (rig.counters.deliveries, rig.counters.redeliveries, rig.counters.duplicate_deliveries) == (4, 1, 3)
 
 
+async def test_what_was_let_go_is_forgotten_in_time_and_said_again_after_a_reconnect() -> None:
+    rig = Rig()
+    consumer = rig.consumers.start("q", 2, 1, lambda _: None, expiring=True)
+    rig.frame()
+    for number in range(1_200):
+        rig.consumers.deliveries([delivery(1, number)], b"s1")
+        consumer.started(b"l%d" % number)
+        if number:
+            consumer.started(b"l%d" % number)
+    rig.consumers.connection_lost()
+    frame = rig.frame()
+    assert [held.lease_id for held in frame.consumers[0].held] == [b"l0", b"l1199"]  # l0 is still in somebody's hands
+    assert [(report.consumer, list(report.lease_ids)) for report in frame.started] == [(1, [b"l1199"])]
+    assert len(rig.frame().started) == 0
+    consumer.settled(b"l1199")
+    rig.consumers.connection_lost()
+    assert len(rig.frame().started) == 0
+    rig.consumers.deliveries([delivery(1, 1_198)], b"s1")
+    assert rig.counters.duplicate_deliveries == 1
+
+
+async def test_what_was_let_go_under_another_session_is_not_said_again() -> None:
+    rig = Rig()
+    consumer = rig.consumers.start("q", 2, 1, lambda _: None, expiring=True)
+    rig.frame()
+    rig.consumers.deliveries([delivery(1, 1)], b"s1")
+    consumer.started(b"l1")
+    consumer.started(b"l1")
+    rig.consumers.connection_lost()
+    assert len(rig.frame(b"s2").started) == 0
+
+
 async def test_leases_of_an_old_session_are_not_named_under_a_new_one() -> None:
     rig = Rig()
     rig.consumers.start("q", 10, 2, lambda _: None)
