@@ -69,7 +69,10 @@ class QueueJobs:
         """Begin, or wait behind another one of the same queue."""
         line = self._lines.get(job.queue)
         if line is not None:
-            line.append(job)
+            # without those whose callers have gone meanwhile; the first one is under way
+            first, *rest = line
+            line.clear()
+            line.extend((first, *(other for other in rest if not other.cancelled), job))
             return
         self._lines[job.queue] = deque((job,))
         self._begin(job)

@@ -7,6 +7,7 @@ replica or a database in a program's process.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -165,7 +166,7 @@ class NodeService:
             enqueues = part.enqueues
             followers = self.delivery.submitted(part.group)
             if followers:
-                enqueues = {**followers, **(enqueues or {})}
+                enqueues = dict(Counter(followers) + Counter(enqueues or {}))
             self.proposer.submit(
                 write_proposal(
                     part.data,

@@ -71,6 +71,8 @@ class Delivery:
         self._lease = lease
         self._proposer: Proposer | None = None
         self._leading = False
+        self._offices = 0
+        """Times that this node took office."""
         self._complete = False
         """All leases are in the book."""
         self._when_complete: list[Callable[[], None]] = []
@@ -237,11 +239,12 @@ class Delivery:
         self._complete = False
         self._store.wants_deliveries = True
         self._known = self._store.applied_index
-        self._load(b"")
+        self._offices += 1
+        self._load(self._offices, b"")
 
-    def _load(self, after: bytes) -> None:
+    def _load(self, office: int, after: bytes) -> None:
         """Read a page of the leased rows. What is granted or ended meanwhile comes by `applied`."""
-        if not self._leading or self._complete:
+        if not self._leading or office != self._offices:
             return
         rows = self._store.leases(after, LEASES_PAGE)
         periods: dict[str, float] = {}
@@ -257,7 +260,7 @@ class Delivery:
             elif lease.period > period:
                 lease.until = lease.since + lease.period  # it was extended
         if len(rows) == LEASES_PAGE:
-            self._timers.call_soon(self._load, rows[-1].message_id)
+            self._timers.call_soon(self._load, office, rows[-1].message_id)
             return
         self._complete = self._asking.open = True
         self._lapses.took_office()
@@ -306,7 +309,8 @@ class Delivery:
                 if lease is None:
                     self._free(settle.lease_id)
                     continue
-                lease.let_go = True
+                # who extends a lease still has it, unless its end is on its way
+                lease.let_go = settle.kind != pb.SETTLE_KIND_EXTEND or lease.releasing
                 if self._followers.are_expected(lease.queue, settle.kind):
                     found[lease.queue] = found.get(lease.queue, 0) + 1
         return found

@@ -120,7 +120,7 @@ class Lapses:
 
     def kept(self, lease: HeldLease) -> None:
         """A lease was to end, and was extended before that came into the log."""
-        lease.lapsed = False
+        lease.lapsed = lease.let_go = False
         self.ending.discard(lease.lease_id)
         lease.until = max(lease.until, self._timers.time() + KEPT)
         hands = self._book.find(lease.holder)

@@ -291,6 +291,28 @@ def test_what_is_leased_while_this_node_takes_office_is_delivered(node: Node, wh
     assert not node.store.wants_deliveries
 
 
+def test_what_is_leased_by_an_entry_with_nothing_else_is_delivered(node: Node) -> None:
+    session = node.open_session()
+    receiver = Receiver(node, session, credits=1_000)
+    node.service.delivery.stop_consumer(receiver.consumer)
+    for number in range(300):
+        node.enqueue(b"%d" % number, settle=False)
+    node.timers.settle()
+    node.consensus.depose()
+    receiver = Receiver(node, session, credits=1_000)
+    command = pb.Batch(data_version=3)
+    command.commands.add().lease.MergeFrom(pb.Lease(queue="q", session=session, consumer=1, count=300))
+    index, time_ms = node.store.applied_index + 1, node.consensus.now_ms()
+    steps = node.store.apply(index, time_ms, command.SerializeToString())
+    next(steps)
+    node.consensus.elect()
+    result = finish(steps)
+    assert result.leased and not (result.granted or result.ended or result.ready)
+    node.service._applied(Applied(index, time_ms, result))
+    node.timers.settle()
+    assert len(receiver.got) == 300
+
+
 def finish(steps: Generator[None, None, ApplyResult]) -> ApplyResult:
     while True:
         try:

@@ -116,6 +116,14 @@ def test_a_job_whose_caller_is_gone_proposes_nothing_more() -> None:
     assert [touched for _, touched, _, _ in bench.ends] == [3]
 
 
+def test_whoever_is_gone_does_not_wait_in_line() -> None:
+    bench = Bench(*[limits.QUEUE_CHUNK] * 1_000)
+    bench.job()
+    for _ in range(50):
+        bench.job().cancel()
+    assert bench.jobs.statistics()["queue_jobs"] <= 2
+
+
 def test_an_endless_job_is_ended() -> None:
     bench = Bench(*[1] * 200_000)
     bench.job()

@@ -325,6 +325,22 @@ def test_a_release_does_not_win_twice_over_an_extension_that_it_knows(node: Node
     assert node.store.leases() == []
 
 
+def test_a_consumer_that_extends_and_is_stuck_gets_nothing_in_place_of_what_has_lapsed(node: Node) -> None:
+    node.define(lease_ms=5_000)
+    node.define("other", lease_ms=500)
+    stuck = Receiver(node, node.open_session(), expiring=True, credits=1)
+    node.enqueue(b"first")
+    other = Receiver(node, node.open_session(), number=7, queue="other", expiring=True, credits=1)
+    node.enqueue(b"x", queue="other")
+    node.timers.advance(1)
+    assert len(other.got) == 1 and node.service.delivery._lapsed, "so settles are looked at"
+    assert node.settle_message(stuck.got[0], EXTEND) == pb.OUTCOME_DONE
+    node.timers.advance(20)
+    assert len(stuck.got) == 1, "its credit is used until it is heard of"
+    quick = Receiver(node, node.open_session(), number=2)
+    assert quick.payloads == [b"first"]
+
+
 def held_by(receiver: Receiver, kind: "pb.SettleKind", delay_ms: int) -> pb.Settle:
     (delivery,) = receiver.got
     return pb.Settle(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=kind, delay_ms=delay_ms)

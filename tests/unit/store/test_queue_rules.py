@@ -1,6 +1,7 @@
 """Queues of data version 3: looking at them, versions, and what is refused before the log."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,9 @@ def test_a_release_skips_what_was_extended_by_an_entry_that_it_does_not_know(rep
     assert [result.outcome for result in result.outputs[0].results] == [DONE]
     assert [info.lease_id for info in replica.store.leases()] == [second.lease_id, fourth.lease_id]
     assert replica.apply(release(second, fourth, counts=False)).ended == [second.lease_id, fourth.lease_id], "all"
+    for kind in (ACK, RETRY):
+        answer = replica.commit(settle(first, kind))
+        assert answer.outcome == STALE and first.message_id.hex() in answer.message
 
 
 def test_expiring_leases_are_told_apart(replica: Replica) -> None:
@@ -338,6 +342,42 @@ def test_writes_that_can_never_be_right(made: pb.AtomicWrite, text: str) -> None
 )
 def test_writes_that_are_right(made: pb.AtomicWrite) -> None:
     validate(made)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"retention_ms": (1 << 64) - 1},
+        {"lease_ms": (1 << 64) - 1},
+        {"dead_letters": pb.DEAD_LETTERS_QUEUE, "dead_letter_queue": "x" * 600},
+        {"exponential": pb.Exponential(base_ms=1 << 63, factor_percent=100, cap_ms=5)},
+        {"exponential": pb.Exponential(base_ms=1, factor_percent=100, cap_ms=(1 << 64) - 1)},
+    ],
+)
+def test_apply_does_not_rely_on_the_validation_of_policies(replica: Replica, policy: dict[str, Any]) -> None:
+    session = replica.session()
+    (output,) = replica.apply(define("q", max_attempts=2, **policy)).outputs
+    assert isinstance(output, Denied) and output.outcome == pb.OUTCOME_INVALID
+    replica.commit(enqueue(b"x", queue="q"))
+    for _ in range(2):
+        (held,) = replica.lease(session, queue="q")
+        assert replica.commit(settle(held, RETRY, 0)).outcome == DONE
+    (output,) = replica.apply(define_topic("t", (1 << 64) - 1)).outputs
+    assert isinstance(output, Denied)
+    replica.scrub()
+
+
+def test_a_tick_happens_once_although_a_later_definition_names_it_again(replica: Replica) -> None:
+    at_ms = START_MS + 60_000
+    replica.apply(define_schedule("s", enqueue(b"old", queue="q"), at_ms))
+    replica.now_ms = at_ms + 5
+    assert replica.apply(tick("s", at_ms, at_ms + 60_000)).outputs == [True]
+    # whoever defines it anew began when that tick was still to come
+    replica.apply(define_schedule("s", enqueue(b"new", queue="q"), at_ms))
+    assert replica.apply(tick("s", at_ms, at_ms + 60_000)).outputs == [True], "it is not the next one any more"
+    replica.now_ms += 60_000
+    assert replica.apply(tick("s", at_ms + 60_000, 0)).outputs == [True]
+    assert [info.payload for info in replica.peek("q")] == [b"old", b"new"]
 
 
 def test_apply_does_not_rely_on_validation(replica: Replica) -> None:

@@ -9,7 +9,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_QUEUE_NAME_SIZE
 
 from ..errors import Refused
-from ..records import QUEUE
+from ..records import MAX_DURATION, QUEUE
 from ..results import Denied
 from . import clearing, deaths, formats, schedules, topics
 from .formats import Settings
@@ -61,9 +61,14 @@ def _names(kind: str, command: pb.Command) -> tuple[str, ...]:
 
 def _define(entry: "Entry", command: pb.DefineQueue) -> Denied | None:
     try:
-        pb.QueuePolicy.FromString(command.policy)
+        policy = pb.QueuePolicy.FromString(command.policy)
     except DecodeError:
         return Denied(_INVALID, "the policy cannot be decoded")
+    longest = max(policy.lease_ms, policy.retention_ms, policy.exponential.base_ms, policy.exponential.cap_ms)
+    if longest > MAX_DURATION:
+        return Denied(_INVALID, f"a duration of the policy is too long: {longest:,} ms")
+    if len(policy.dead_letter_queue.encode()) > MAX_QUEUE_NAME_SIZE:
+        return _TOO_LONG
     return _set(entry, command.name, _settings(entry, command.name)._replace(policy=command.policy))
 
 

@@ -57,6 +57,7 @@ _HAS_FAILED: Final = int(pb.FAILURE_KIND_FAILED)
 _REJECTED: Final = int(pb.FAILURE_KIND_REJECTED)
 _LOST: Final = int(pb.FAILURE_KIND_LOST)
 _NOT_HELD: Final = "the message is no longer in this consumer's hands"
+"""To data versions 1 and 2: sessions remember what was answered."""
 
 _ACKED: Final = ((MESSAGES, -1), (HELD, -1), (DONE, 1))
 _ENDED: Final = ((HELD, -1),)
@@ -83,7 +84,7 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
         return
     message = _held(entry, message_id, verdict.lease_id)
     if message is None:
-        raise Refused(_STALE, _NOT_HELD)
+        raise _not_held(entry, message_id)
     if kind == _EXTEND:
         by_ms = verdict.delay_ms or policy_of(entry, message.queue).lease_ms
         extended = message._replace(extended_at=int.from_bytes(entry.prefix, "big"), extended_ms=by_ms)
@@ -111,12 +112,17 @@ def acknowledge(entry: "Entry", verdict: pb.Settle) -> None:
     rows = entry.rows
     stored = rows.fetch(MESSAGE + message_id) if len(message_id) == MESSAGE_ID_SIZE else None
     if stored is None or not lease_id or formats.lease_of(stored) != lease_id:
-        raise Refused(_STALE, _NOT_HELD)
+        raise _not_held(entry, message_id)
     checked.delete_index(rows.txn, LEASED + message_id)
     entry.result.ended.append(lease_id)
     messages.forget_held(entry, message_id, stored)
     if entry.tallies is not None:
         entry.tallies.add(formats.queue_of(stored), _ACKED)
+
+
+def _not_held(entry: "Entry", message_id: bytes) -> Refused:
+    named = f"message {message_id[:MESSAGE_ID_SIZE].hex()} is no longer in this consumer's hands"
+    return Refused(_STALE, _NOT_HELD if entry.tallies is None else named)
 
 
 def _settle_idle(entry: "Entry", verdict: pb.Settle) -> None:

@@ -56,9 +56,11 @@ def tick(entry: "Entry", command: pb.Tick, stamp: bytes) -> Generator[None, None
         return False
     if command.tick_ms > entry.time_ms:
         return False
-    last_ms = recurring.last_ms if command.skip else command.tick_ms
+    # A definition whose first tick was worked out before the last one came names that one again.
+    skip = command.skip or command.tick_ms <= recurring.last_ms
+    last_ms = recurring.last_ms if skip else command.tick_ms
     entry.rows.put(name, formats.pack_recurring(Recurring(command.next_ms, last_ms, recurring.definition)))
-    if not command.skip:
+    if not skip:
         message = pb.Schedule.FromString(recurring.definition).message
         # Serialised messages may be joined: fields of the later one are added to those of the earlier one.
         headers = pb.Headers(tick_ms=command.tick_ms).SerializeToString()

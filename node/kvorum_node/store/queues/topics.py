@@ -21,7 +21,7 @@ from kvorum.limits import (
 
 from .. import checked
 from ..errors import Refused
-from ..records import RETAINED, SUBSCRIPTION, TOPIC
+from ..records import MAX_DURATION, RETAINED, SUBSCRIPTION, TOPIC
 from ..results import Denied
 from . import formats, sending, walks
 from .formats import (
@@ -170,6 +170,8 @@ def define(entry: "Entry", command: pb.DefineTopic, stamp: bytes) -> Generator[N
     """Make, change or remove a topic."""
     name = command.name.encode()
     topic = load(entry, name)
+    if command.retention_ms > MAX_DURATION:
+        return Denied(_INVALID, f"the retention of the topic is too long: {command.retention_ms:,} ms")
     if command.remove:
         if topic is not None:
             yield from _remove(entry, name, topic)
