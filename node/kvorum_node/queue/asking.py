@@ -14,7 +14,7 @@ from kvorum_raft.seams import Consensus
 from ..proposer import Proposal, Proposer, proposal
 from ..timers import Alarm, Timers
 from .followers import Followers
-from .hands import Consumer, Line
+from .hands import Consumer, Line, TakeRoom
 from .releases import RETRY_DELAY
 from .seams import QueueStore
 
@@ -144,12 +144,22 @@ class Asking:
         )
         return proposal(pb.Command(lease=lease), partial(self._leased, line, consumer, count, asked), weight=count)
 
+    def _room_is_back(self, room: TakeRoom) -> None:
+        """Places on the way to a client were kept for messages that do not come: others of it may have waited."""
+        if room.blocked:
+            room.blocked = False
+            for line in list(self.lines.values()):
+                if line.takers and any(consumer.take_room is room for consumer in line.consumers):
+                    self.pump(line.queue)
+
     def _leased(
         self, line: Line, consumer: Consumer, count: int, asked: bool, granted: Any, error: RaftError | None
     ) -> None:
         """A Lease command was applied, or was not."""
         consumer.reserve(-count)
         line.asking -= asked
+        if consumer.take_room is not None and granted != count:
+            self._room_is_back(consumer.take_room)
         if error is not None:
             if not isinstance(error, NotLeader):
                 line.alarm.set_no_later(RETRY_DELAY)

@@ -62,12 +62,12 @@ class TakeRoom:
         self.reserved = 0
         """Messages asked for."""
         self.blocked = False
-        """Somebody had credit, and there was no room."""
+        """Somebody had credit, and there was no room; until whoever makes room looks, and tells them all."""
 
     def left(self) -> int:
         """Messages."""
         left = (TAKE_BYTES - self._waiting()) // _TAKE_WEIGHT - self.reserved
-        self.blocked = left <= 0
+        self.blocked |= left <= 0
         return max(0, left)
 
 

@@ -505,6 +505,60 @@ def test_what_is_on_its_way_to_a_taker_is_bounded(node: Node) -> None:
     assert len(got) > seen
 
 
+@pytest.mark.parametrize("credits", [limits.MAX_CREDITS, 200])
+def test_two_takers_of_one_connection_are_both_served(node: Node, credits: int) -> None:
+    for _ in range(300):
+        node.enqueue(b"x", queue="a", settle=False)
+    node.enqueue(b"y", queue="b", settle=False)
+    node.timers.settle()
+    session = node.open_session()
+    room = TakeRoom(lambda: 0)  # the client reads at once
+    got = {"a": 0, "b": 0}
+    consumers = []
+
+    def frame_written() -> None:
+        if room.blocked:
+            room.blocked = False
+            for consumer in consumers:
+                node.service.delivery.resume(consumer)
+
+    def sink(delivery: pb.Delivery) -> None:
+        got[delivery.queue] += 1
+        node.timers.call_later(0.002, frame_written)
+        node.timers.call_later(0.003, node.service.delivery.started, session, delivery.consumer, (delivery.lease_id,))
+
+    for number, queue in enumerate("ab", 1):
+        request = pb.StartConsumer(id=number, queue=queue, credits=credits, take=True)
+        consumers.append(node.service.delivery.start_consumer(session, request, sink, None, room))
+    node.timers.advance(60)
+    assert got == {"a": 300, "b": 1} and room.reserved == 0
+
+
+def test_places_that_were_kept_for_nothing_go_to_the_next_taker(node: Node) -> None:
+    """No frame is written that would tell."""
+    session = node.open_session()
+    room = TakeRoom(lambda: 0)
+    got: list[bytes] = []
+
+    def sink(delivery: pb.Delivery) -> None:
+        got.append(delivery.payload)
+
+    first, second = (
+        node.service.delivery.start_consumer(
+            session, pb.StartConsumer(id=number, queue=queue, credits=1_000, take=True), sink, None, room
+        )
+        for number, queue in enumerate("ab", 1)
+    )
+    assert first.take and second.take
+    op = pb.AtomicWrite(checks=[pb.Check(key=b"\x02k\x00", versionstamp=bytes(10))])
+    for _ in range(500):
+        op.enqueues.add(queue="a", payload=b"never")
+    node.write(op, settle=False)
+    node.enqueue(b"b", queue="b", settle=False)
+    node.timers.settle()
+    assert got == [b"b"]
+
+
 # ---- groups
 
 
