@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import checked, records, trie
 from .errors import Damaged
-from .queues import formats, messages
+from .queues import formats, messages, topic_formats
 from .queues.formats import DEDUP_TIMER, FILL_TIMER, RETENTION_TIMER, TTL_TIMER, timer_key
 from .queues.tallies import count, unpack
 from .queues.walks import keys_below
@@ -182,9 +182,9 @@ def _check_timer(txn: "lmdb.Transaction[bytes]", name: bytes, row: bytes) -> Non
     if name.startswith(DEDUP):
         at_ms, kind = formats.unpack_dedup(row)[1], DEDUP_TIMER
     elif name.startswith(TOPIC):
-        at_ms, kind = formats.unpack_topic(row).timer_ms, RETENTION_TIMER
+        at_ms, kind = topic_formats.unpack_topic(row).timer_ms, RETENTION_TIMER
     elif name.startswith(SUBSCRIPTION):
-        at_ms, kind = formats.unpack_subscription(row).timer_ms, FILL_TIMER
+        at_ms, kind = topic_formats.unpack_subscription(row).timer_ms, FILL_TIMER
     timer = timer_key(at_ms, kind, name[1:])
     if at_ms and txn.get(timer) is None:
         raise checked.missing(timer)
@@ -238,6 +238,6 @@ def _has_timer(txn: "lmdb.Transaction[bytes]", at_ms: int, kind: int, what: byte
     if kind == DEDUP_TIMER:
         return formats.unpack_dedup(row)[1] == at_ms
     if kind == RETENTION_TIMER:
-        return formats.unpack_topic(row).timer_ms == at_ms
-    subscription = formats.unpack_subscription(row)
+        return topic_formats.unpack_topic(row).timer_ms == at_ms
+    subscription = topic_formats.unpack_subscription(row)
     return kind == FILL_TIMER and subscription.filling and subscription.timer_ms == at_ms

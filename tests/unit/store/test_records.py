@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum_node.store import records
-from kvorum_node.store.queues import formats
-from kvorum_node.store.queues.formats import Failure, Message, Origin, Payload, Subscription, Topic
+from kvorum_node.store.queues import formats, topic_formats
+from kvorum_node.store.queues.formats import Failure, Message, Origin, Payload
+from kvorum_node.store.queues.topic_formats import Subscription, Topic
 from kvorum_node.store.records import Refusal, State, StoredResult
 
 U16, U32, U64 = st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
@@ -141,7 +142,7 @@ def test_no_key_is_longer_than_lmdb_takes() -> None:
     assert len(formats.grouped_prefix(name, group)) + 12 <= 511
     dedup = formats.dedup_key(name, bytes(128))
     assert len(formats.timer_key(0, formats.DEDUP_TIMER, dedup[1:])) <= 511
-    subscription = formats.subscription_prefix(bytes(10)) + name
+    subscription = topic_formats.subscription_prefix(bytes(10)) + name
     assert len(formats.timer_key(0, formats.FILL_TIMER, subscription[1:])) <= 511
 
 
@@ -155,9 +156,9 @@ def test_failures(failures: list[Failure]) -> None:
     | st.tuples(NAMES, st.just(True), U64, st.binary(max_size=31)).map(lambda parts: Subscription(*parts))
 )
 def test_subscription(subscription: Subscription) -> None:
-    assert formats.unpack_subscription(formats.pack_subscription(subscription)) == subscription
+    assert topic_formats.unpack_subscription(topic_formats.pack_subscription(subscription)) == subscription
 
 
 @given(st.builds(Topic, st.binary(min_size=10, max_size=10), U64, U64, U64, U64, U32, U32))
 def test_topic(topic: Topic) -> None:
-    assert formats.unpack_topic(formats.pack_topic(topic)) == topic
+    assert topic_formats.unpack_topic(topic_formats.pack_topic(topic)) == topic

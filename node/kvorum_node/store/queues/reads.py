@@ -10,7 +10,7 @@ from kvorum.limits import MAX_PEEK, MAX_QUEUE_NAME_SIZE
 from .. import checked
 from ..records import DEAD, LEASED, MESSAGE, MESSAGE_ID_SIZE, QUEUE, SCHEDULE, TALLY, TOPIC
 from ..results import QueueFacts
-from . import formats, messages, policies, tallies
+from . import formats, messages, policies, tallies, topic_formats
 from .formats import DEAD_STATE, DYING_STATE, LEASED_STATE, WAITING_STATE, Message, Origin, named, ready_prefix
 from .walks import keys_below
 
@@ -230,8 +230,8 @@ def topic_infos(txn: "lmdb.Transaction[bytes]", after: bytes, limit: int) -> tup
     """See `Snapshot.topic_infos`."""
 
     def info(name: bytes, row: bytes) -> pb.TopicInfo:
-        topic = formats.unpack_topic(row)
-        prefix = formats.subscription_prefix(topic.topic_id)
+        topic = topic_formats.unpack_topic(row)
+        prefix = topic_formats.subscription_prefix(topic.topic_id)
         return pb.TopicInfo(
             name=name.decode(),
             retention_ms=topic.retention_ms,

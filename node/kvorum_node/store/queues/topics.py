@@ -23,18 +23,20 @@ from .. import checked
 from ..errors import Refused
 from ..records import MAX_DURATION, RETAINED, SUBSCRIPTION, TOPIC
 from ..results import Denied
-from . import formats, sending, walks
+from . import sending, topic_formats, walks
 from .formats import (
     FILL_TIMER,
     REST_TIMER,
     RETENTION_TIMER,
+    timer_key,
+)
+from .topic_formats import (
     Subscription,
     Topic,
     retained_at,
     retained_key,
     retained_prefix,
     subscription_prefix,
-    timer_key,
 )
 
 if TYPE_CHECKING:
@@ -52,11 +54,11 @@ _FILLED_AT_ONCE: Final = 4 << 20
 
 def load(entry: "Entry", name: bytes) -> Topic | None:
     row = entry.rows.get(TOPIC + name)
-    return None if row is None else formats.unpack_topic(row)
+    return None if row is None else topic_formats.unpack_topic(row)
 
 
 def store(entry: "Entry", name: bytes, topic: Topic) -> None:
-    entry.rows.put(TOPIC + name, formats.pack_topic(topic))
+    entry.rows.put(TOPIC + name, topic_formats.pack_topic(topic))
 
 
 class Copies:
@@ -109,7 +111,7 @@ def _is_filling(entry: "Entry", key: bytes) -> bool:
     row = entry.rows.get(key)
     if row is None:
         raise checked.missing(key)
-    return formats.unpack_subscription(row).filling
+    return topic_formats.unpack_subscription(row).filling
 
 
 def _retain(entry: "Entry", name: bytes, topic: Topic, message: pb.Enqueue, message_id: bytes, headers: bytes) -> None:
@@ -201,7 +203,7 @@ def _remove(entry: "Entry", name: bytes, topic: Topic) -> Generator[None, None, 
     for key in _first(entry, subscription_prefix(topic.topic_id), MAX_SUBSCRIPTIONS):
         row = rows.remove(key)
         if row is not None:
-            _stop_filling(entry, key, formats.unpack_subscription(row))
+            _stop_filling(entry, key, topic_formats.unpack_subscription(row))
         if entry.spend():
             yield
     if topic.timer_ms:
@@ -236,7 +238,7 @@ def subscribe(entry: "Entry", command: pb.Subscribe, stamp: bytes) -> Generator[
     key = subscription_prefix(topic.topic_id) + command.queue.encode()
     row = entry.rows.get(key)
     if row is not None:
-        subscription = formats.unpack_subscription(row)
+        subscription = topic_formats.unpack_subscription(row)
         return (yield from _fill(entry, key, subscription, stamp)) if subscription.filling else 0
     if topic.subscriptions >= MAX_SUBSCRIPTIONS:
         return Denied(
@@ -249,7 +251,7 @@ def subscribe(entry: "Entry", command: pb.Subscribe, stamp: bytes) -> Generator[
         subscription = Subscription(name, True, entry.time_ms, retained_prefix(topic.topic_id) + begin)
         entry.rows.txn.put(timer_key(entry.time_ms, FILL_TIMER, key[len(SUBSCRIPTION) :]), b"")
         entry.note_expiry(entry.time_ms)
-    entry.rows.put(key, formats.pack_subscription(subscription))
+    entry.rows.put(key, topic_formats.pack_subscription(subscription))
     store(
         entry,
         name,
@@ -263,7 +265,7 @@ def _unsubscribe(entry: "Entry", name: bytes, topic: Topic, queue: bytes) -> Non
     row = entry.rows.remove(key)
     if row is None:
         return
-    subscription = formats.unpack_subscription(row)
+    subscription = topic_formats.unpack_subscription(row)
     _stop_filling(entry, key, subscription)
     store(
         entry,
@@ -297,10 +299,10 @@ def _fill(entry: "Entry", key: bytes, subscription: Subscription, stamp: bytes) 
             break
     if count == len(found):
         _stop_filling(entry, key, subscription)
-        entry.rows.put(key, formats.pack_subscription(Subscription(subscription.topic)))
+        entry.rows.put(key, topic_formats.pack_subscription(Subscription(subscription.topic)))
         store(entry, subscription.topic, topic._replace(filling=topic.filling - 1))
     else:
-        entry.rows.put(key, formats.pack_subscription(subscription._replace(after=after)))
+        entry.rows.put(key, topic_formats.pack_subscription(subscription._replace(after=after)))
     return count
 
 
@@ -338,7 +340,7 @@ def fill(entry: "Entry", at_ms: int, place: bytes, stamp: bytes) -> Generator[No
     """Go on copying to a subscription."""
     key = SUBSCRIPTION + place
     row = entry.rows.get(key)
-    subscription = None if row is None else formats.unpack_subscription(row)
+    subscription = None if row is None else topic_formats.unpack_subscription(row)
     if subscription is None or not subscription.filling or subscription.timer_ms != at_ms:
         raise checked.damaged(timer_key(at_ms, FILL_TIMER, place))
     yield from _fill(entry, key, subscription, stamp)
