@@ -92,11 +92,12 @@ class Desk:
         are taken at most once: none must come while nobody asks.
         """
         kind = (queue, most, expiring)
-        idle = self._idle.pop(kind, None)
-        if idle is not None:
-            line, alarm = idle
+        idle = self._idle.get(kind)
+        if idle is not None and idle[0].has_room():
+            line, alarm = self._idle.pop(kind)
             alarm.cancel()
         else:
+            idle = None
             line = self.line(make, queue=queue, credits=most, concurrency=most, take=take, expiring=expiring)
         messages = await gather(line, most, wait)
         more = len(messages) == most >= _LARGE  # there is a backlog, and somebody works it off
@@ -139,6 +140,10 @@ class Desk:
         for listener in listeners:
             await listener.finished()
         if closing:
-            await asyncio.wait(closing)
+            _, insisting = await asyncio.wait(closing, timeout=self.link.timeout)
+            for task in insisting:  # nobody can be told; the session's end gives back what is left
+                task.cancel()
+            if insisting:
+                await asyncio.wait(insisting)
         await self.requester.close()
         await self.settler.close()

@@ -60,9 +60,15 @@ class Line(Generic[M]):
         self._held: weakref.WeakSet[M] = weakref.WeakSet()
         """Messages that were handed out, where their leases expire."""
         self._expiring = expiring
+        self.batch: weakref.WeakSet[M] = weakref.WeakSet()
+        """What `gather` has handed out last."""
 
     def _news(self) -> None:
         self._wake.set()
+
+    def has_room(self) -> bool:
+        """Whether a whole batch may come: none of the one before is still in hand."""
+        return all(message.settled for message in self.batch)
 
     async def open(self) -> None:
         """Have messages sent; may be called again."""
@@ -242,6 +248,7 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
     finally:
         if not handed_out:
             await asyncio.shield(line.put_back(messages))
+    line.batch = weakref.WeakSet(messages)
     return messages
 
 

@@ -61,6 +61,35 @@ async def test_what_was_on_its_way_to_a_receiver_that_ended_is_not_leased_for_ev
         assert (await queue.stats()).leased == 0
 
 
+async def test_a_batch_does_not_wait_for_the_verdicts_on_the_one_before(kv: kvorum.Kv, name: str) -> None:
+    queue = kv.queue(name)
+    await queue.send_batch(list(range(120)))
+    batches = [await queue.receive_batch(max=40, wait=20_000) for _ in range(3)]
+    assert [len(batch) for batch in batches] == [40, 40, 40]
+    assert sorted(value for batch in batches for value in batch.values) == list(range(120))
+    for batch in batches:
+        await batch.ack_all()
+
+
+async def test_a_client_whose_receiver_has_messages_ready_can_be_closed_without_a_cluster(
+    own_cluster: DevCluster,
+) -> None:
+    kv = await kvorum.open_kv(own_cluster.url, timeout=1_000)
+    queue = kv.queue("q")
+    await queue.send_batch(list(range(20)), timeout=20_000)
+    receiver = queue.receive(prefetch=9)
+    message = await receiver.next()
+    assert message is not None
+    async with asyncio.timeout(20):
+        while (await queue.stats(timeout=20_000)).leased < 10:  # noqa: ASYNC110  # nothing tells of it
+            await asyncio.sleep(0.05)
+    for number in range(3):
+        await in_thread(own_cluster.kill, number)
+    closing = asyncio.ensure_future(kv.close())
+    assert (await asyncio.wait([closing], timeout=10.0))[0]
+    await closing
+
+
 async def test_a_signal_ends_all_listeners_of_a_client() -> None:
     async with kvorum.open_kv(":memory:") as kv:
         begun = asyncio.Event()
