@@ -92,7 +92,7 @@ class Desk:
         are taken at most once: none must come while nobody asks.
         """
         kind = (queue, most, expiring)
-        idle = self._idle.get(kind)
+        idle = None if take else self._idle.get(kind)
         if idle is not None and idle[0].has_room():
             line, alarm = self._idle.pop(kind)
             alarm.cancel()

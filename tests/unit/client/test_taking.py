@@ -1,4 +1,4 @@
-"""What was taken at most once and cannot be decoded gives its credit back, as all that was taken."""
+"""Receiving at most once: credits come back whatever becomes of a message, and nothing is leased."""
 
 import asyncio
 from collections.abc import Callable
@@ -81,4 +81,13 @@ async def test_a_receiver_reports_it() -> None:
     assert message.value == "a"
     assert backend.reported() == [bad]
     await receiver.aclose()
+    await kv.close()
+
+
+async def test_a_batch_at_most_once_is_taken_although_a_line_of_leases_lingers(kv: Kv, backend: FakeBackend) -> None:
+    queue = kv.queue("mail")
+    assert len(await queue.receive_batch(max=1, wait=20)) == 0
+    assert [consumer.closed for consumer in backend.consumers] == [False], "it lingers"
+    assert len(await queue.receive_batch(max=1, wait=20, at_most_once=True)) == 0
+    assert [consumer.take for consumer in backend.consumers] == [False, True]
     await kv.close()
