@@ -149,6 +149,7 @@ MINIMUM = {
     "messages by back": 0.02,
     "leases overstayed": 1.0,
     "stale queue settles": 0.5,
+    "lapses judged": 0.1,
     "ticks": 3.0,
     "log truncations": 0.3,
     "timeouts": 0.3,

@@ -46,6 +46,8 @@ LIMITS = (
 CHECKPOINTS = (8_000, 20_000, 60_000)
 """Bytes of the log after which one is made."""
 HASH_EVERY = 16
+LATE_LOSS = 0.3
+"""How often a client is killed although everything works again."""
 DOUBLE = "Z"
 """The machine to which somebody copies another one's folder."""
 
@@ -175,6 +177,10 @@ class Schedule:
         self.troubles.heal()
         healed = self.clock.now
         self.judge.ledger.healed(healed)
+        if self._rng.random() < LATE_LOSS:
+            # Before it is told to end, so that it holds something; others get that in time.
+            self.clock.run_until(healed + self._rng.uniform(0.5, 1.5))
+            self.clients.kill_one()
         self.clients.finish()
         while not self._at_rest():
             if self.clock.now > healed + LEADERLESS and not self._led:

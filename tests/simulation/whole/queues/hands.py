@@ -67,7 +67,8 @@ class Hands:
     async def _work(self, line: Line, delivery: pb.Delivery) -> None:
         client, rng, consumer = self._client, self._rng, self._consumers[line]
         lease = delivery.lease_id
-        verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (18, 3, 1, 1))[0]
+        rejects = 3 if line.queue == "rows" else 1
+        verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (18, 3, rejects, 1))[0]
         if not client.working and verdict == "return":
             verdict = "ack"
         if line.take:

@@ -58,7 +58,8 @@ class Moves:
         for info in reply.schedules:
             self._ledger.last_ms = max(self._ledger.last_ms, info.last_ms)
         await self._insist(plan.schedule(begin=False))
-        await self._insist(pb.QueueCall(pause=pb.PauseQueue(name="spare", paused=False)))
+        for queue in plan.PAUSED:
+            await self._insist(pb.QueueCall(pause=pb.PauseQueue(name=queue, paused=False)))
 
     async def act(self) -> None:
         """One of them."""
@@ -179,13 +180,13 @@ class Moves:
 
     async def _manage(self) -> None:
         rng = self._rng
-        kind = rng.choice(("policy", "pause", "pause", "resume", "purge", "requeue", "back"))
+        kind = rng.choice(("policy", "pause", "pause", "resume", "purge", "requeue", "back", "back"))
         if kind == "policy":
             attempts, lease = rng.choice(plan.WORK_ATTEMPTS), rng.choice((plan.LEASE, plan.LONGEST_LEASE))
             policy = plan.policy("work", attempts, lease).SerializeToString()
             call = pb.QueueCall(define=pb.DefineQueue(name="work", policy=policy))
         elif kind in ("pause", "resume"):
-            call = pb.QueueCall(pause=pb.PauseQueue(name="spare", paused=kind == "pause"))
+            call = pb.QueueCall(pause=pb.PauseQueue(name=rng.choice((*plan.PAUSED, "letters")), paused=kind == "pause"))
         elif kind == "purge":
             call = pb.QueueCall(purge=pb.Purge(queue="spare", dead=rng.random() < 0.3))
         elif kind == "requeue":
@@ -193,6 +194,9 @@ class Moves:
         else:
             call = pb.QueueCall(requeue=pb.Requeue(queue="letters", to_origin=True))
         reply = await self._ask(call)
+        if reply is not None and kind == "back" and not reply.count:
+            # They are soon taken: next time some may have gathered.
+            await self._ask(pb.QueueCall(pause=pb.PauseQueue(name="letters", paused=True)))
         if reply is not None:
             self._judge.counters[f"queue {kind}"] += 1
             self._judge.counters[f"messages by {kind}"] += reply.count

@@ -42,6 +42,8 @@ LINES: Final = (
     Line("bells"),
     Line("spare"),
 )
+PAUSED: Final = ("spare", "letters")
+"""Queues that somebody pauses at times."""
 SENT_TO: Final = ("work", "work", "work", "rows", "rows", "taken", "spare")
 """Who sends to one queue chooses among these."""
 
