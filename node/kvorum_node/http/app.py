@@ -57,7 +57,8 @@ MAX_CONNECTION_WATCHES: Final = 256
 """Watches of one connection: they must leave room for its other requests."""
 
 UNKNOWN: Final = "outcome unknown"
-_REFUSED_BY_STATE: Final = (pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR, pb.OUTCOME_STALE_LEASE)
+_ANSWERED: Final = (pb.OUTCOME_DONE, pb.OUTCOME_CHECK_FAILED)
+"""Outcomes for which KV Connect has a word; all others are refusals."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -266,7 +267,9 @@ class App:
         finally:
             self._gate.leave(len(op))
         result = outcome.result
-        if result.outcome in _REFUSED_BY_STATE:
+        if result.outcome == pb.OUTCOME_QUEUE_FULL:
+            raise unavailable(result.message)  # certainly not done, and clients repeat it
+        if result.outcome not in _ANSWERED:
             raise Refusal(400, result.message)
         return Response(200, PROTOBUF, (datapath.write_output(result, outcome.versionstamp),))
 

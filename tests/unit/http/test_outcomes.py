@@ -157,7 +157,16 @@ async def test_nobody_knows_what_became_of_a_write_that_met_with_a_fault(
     assert (figures["kv_connect_faults"], figures["kv_connect_unknown_outcomes"]) == (1, 1)
 
 
-@pytest.mark.parametrize("outcome", [pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR])
+async def test_a_full_queue_is_no_failed_check(app: App, desk: Desk) -> None:
+    desk.outcome = pb.WriteResult(outcome=pb.OUTCOME_QUEUE_FULL, message="the queue is full")
+    answer = await ask(app, request("/v2/atomic_write", SET))
+    assert (answer.status, body(answer)) == (503, f"{UNAVAILABLE} (the queue is full)")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [pb.OUTCOME_TYPE_ERROR, pb.OUTCOME_RANGE_ERROR, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE],
+)
 async def test_what_apply_refuses_is_400_with_its_text(app: App, desk: Desk, outcome: "pb.Outcome") -> None:
     desk.outcome = pb.WriteResult(outcome=outcome, message="a text")
     answer = await ask(app, request("/v2/atomic_write", SET))
