@@ -37,8 +37,8 @@ HOST = "127.0.0.1"
 FIRST_PORT = 7401
 PORTS_PER_NODE = 10
 """With fixed ports: node 1 has 7401 to 7403 (clients, HTTP, peers), node 2 7411 to 7413, …"""
-PATIENCE = 20.0
-"""Seconds that starting, electing and ending may take."""
+PATIENCE = 60.0
+"""Seconds that starting, electing and ending may take on a busy machine."""
 PAUSE = 0.02
 TAIL = 2_000
 """Characters of a node's log shown when it has died."""

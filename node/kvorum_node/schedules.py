@@ -34,8 +34,9 @@ MAX_UNDER_WAY: Final = 64
 """Ticks that are proposed, or being worked out."""
 STEPS: Final = 20
 """Ticks worked out in one callback: about 2 ms."""
-WEIGHT: Final = 16
-"""Operations that apply carries out for a tick, about: a topic's may become many messages."""
+WEIGHT: Final = 64
+"""Operations that apply carries out for a tick, about: a topic's may become hundreds of messages of 64 KiB, and one
+entry holds few of those."""
 RETRY_MS: Final = 250
 """Milliseconds before a tick is proposed again that was not taken."""
 BROKEN_MS: Final = 60_000
