@@ -83,8 +83,7 @@ class Admissions:
     def is_member_folder(self, node_id: str, incarnation: bytes) -> bool:
         """True if the configuration in force means this folder by that name. Only its answers count."""
         configuration = self._core.configuration
-        found = configuration.find(node_id) if configuration is not None else None
-        return found is not None and found.incarnation == incarnation
+        return configuration is not None and configuration.incarnations.get(node_id) == incarnation
 
     def unwanted(self, hello: pb.Hello) -> bool:
         """True if a peer that was let in would not be let in again: it is of another cluster than the one that this

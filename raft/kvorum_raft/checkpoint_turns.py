@@ -31,7 +31,7 @@ class Need(IntEnum):
     @classmethod
     def received(cls, number: int) -> "Need":
         """From a peer. What a later version may mean by another number is no need for a turn."""
-        return cls(number) if number <= cls.BUSY else cls.NONE
+        return _NEEDS.get(number, cls.NONE)
 
 
 class Turn(IntEnum):
@@ -45,7 +45,11 @@ class Turn(IntEnum):
     @classmethod
     def received(cls, number: int) -> "Turn":
         """From a leader."""
-        return cls(number) if number <= cls.GO else cls.UNSAID
+        return _TURNS.get(number, cls.UNSAID)
+
+
+_NEEDS: Final = {need.value: need for need in Need}
+_TURNS: Final = {turn.value: turn for turn in Turn}
 
 
 class Turns:

@@ -1,8 +1,9 @@
 """The members of the cluster, as a configuration entry of the log (or, before there is one, the formation record) names
 them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -30,9 +31,10 @@ class Voter:
     learner: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Configuration:
-    """Who decides. `cluster_id` is empty in a formation record."""
+    """Who decides. `cluster_id` is empty in a formation record. What follows from the members is worked out once: it is
+    asked for with every message."""
 
     cluster_id: bytes
     members: tuple[Voter, ...]
@@ -40,16 +42,16 @@ class Configuration:
     removed: tuple[bytes, ...] = ()
     """Incarnations that never come back, the newest at the end."""
 
-    @property
+    @cached_property
     def quorum(self) -> int:
-        return sum(not one.learner for one in self.members) // 2 + 1
+        return len(self.voters) // 2 + 1
 
-    @property
-    def incarnations(self) -> dict[str, bytes]:
+    @cached_property
+    def incarnations(self) -> Mapping[str, bytes]:
         """Node id → incarnation, of all members."""
         return {one.member.node_id: one.incarnation for one in self.members}
 
-    @property
+    @cached_property
     def voters(self) -> frozenset[str]:
         """Ids of those who count."""
         return frozenset(one.member.node_id for one in self.members if not one.learner)

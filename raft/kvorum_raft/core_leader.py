@@ -10,6 +10,7 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.appends import AppendHeader
 from kvorum_raft.checkpoint_turns import Need, Turns
 from kvorum_raft.core_partners import ProposalCallback, Transfer
 from kvorum_raft.core_state import LEADER, CoreState
@@ -112,7 +113,7 @@ class LeaderSide(CoreState):
         found = [
             (node.id not in self._unable, progress.heard_at > lately, progress.match_index, node.id)
             for node, progress in self._progress.items()
-            if self._is_voter(node) and node in self._SyncObj__connectedNodes and not progress.hollow
+            if progress.voter and progress.connected and not progress.hollow
         ]
         return Node(max(found)[-1]) if found else None
 
@@ -124,8 +125,8 @@ class LeaderSide(CoreState):
         return min(
             (
                 progress.match_index
-                for node, progress in self._progress.items()
-                if node in self._SyncObj__connectedNodes and progress.heard_at > lately and not progress.snapshotting
+                for progress in self._progress.values()
+                if progress.connected and progress.heard_at > lately and not progress.snapshotting
             ),
             default=None,
         )
@@ -169,11 +170,17 @@ class LeaderSide(CoreState):
             _log.warning("node %s hands over: its oldest log write waits %.2f s for its sync", self.node_id, age)
             self.transfer(None, lambda error: None)
         limit = now - self._timing.election_max
-        heard = int(self.votes) + sum(
-            progress.heard_at > limit and self._is_voter(node) for node, progress in self._progress.items()
-        )
-        if heard < self._quorum():
-            self.step_down(f"only {heard} of {len(self._voters)} voters answered within {self._timing.election_max} s")
+        if self._office_proof > limit:
+            return
+        heard = sorted((progress.heard_at for progress in self._progress.values() if progress.voter), reverse=True)
+        if self.votes:
+            heard.insert(0, now)
+        quorum = self._quorum()
+        self._office_proof = heard[quorum - 1] if len(heard) >= quorum else float("-inf")
+        if self._office_proof <= limit:
+            answered = sum(at > limit for at in heard)
+            voters = len(self._voters)
+            self.step_down(f"only {answered} of {voters} voters answered within {self._timing.election_max} s")
 
     def step_down(self, why: str) -> None:
         """Leave office, whoever may take over."""
@@ -183,7 +190,8 @@ class LeaderSide(CoreState):
     def _SyncObj__onBecomeLeader(self) -> None:
         now, journal = self._clock(), self.journal
         self._SyncObj__setState(LEADER)
-        self._progress = {node: Progress(journal.last_index + 1, now) for node in self._SyncObj__otherNodes}
+        self._progress = {node: self._new_progress(node, now) for node in self._SyncObj__otherNodes}
+        self._office_proof = float("-inf")
         self._resign = False
         self.low_on_space.clear()
         self._unable.clear()
@@ -205,7 +213,9 @@ class LeaderSide(CoreState):
         self._set_leader(self._SyncObj__selfNode)
 
     def _advance_commit(self) -> None:
-        durable = [progress.match_index for node, progress in self._progress.items() if self._is_voter(node)]
+        if self._SyncObj__raftCommitIndex == self.journal.last_index:
+            return
+        durable = [progress.match_index for progress in self._progress.values() if progress.voter]
         if self.votes:
             durable.append(self.journal.durable_index)
         durable.sort(reverse=True)
@@ -233,7 +243,7 @@ class LeaderSide(CoreState):
             self._begin_round(now)
         last = self.journal.last_index
         for node, progress in self._progress.items():
-            if progress.next_index <= last and not progress.probing and node in self._SyncObj__connectedNodes:
+            if progress.next_index <= last and progress.connected and not progress.probing:
                 self._send_entries(node, progress)
         self._notice_commit(now)
 
@@ -249,7 +259,7 @@ class LeaderSide(CoreState):
         self._give_turn(now)
         urgent = len(self.rounds) > 0
         for node, progress in self._progress.items():
-            if node in self._SyncObj__connectedNodes and not self._send_entries(node, progress, urgent=urgent):
+            if progress.connected and not self._send_entries(node, progress, urgent=urgent):
                 self._send_append(node, progress, [], urgent=urgent)
         if len(self.rounds):
             self._serve_reads()
@@ -258,9 +268,7 @@ class LeaderSide(CoreState):
         """Who may make a checkpoint. Whoever does not answer is asked no more."""
         lately = now - self._timing.election_max
         alive = (
-            node.id
-            for node, progress in self._progress.items()
-            if node in self._SyncObj__connectedNodes and progress.heard_at > lately
+            node.id for node, progress in self._progress.items() if progress.connected and progress.heard_at > lately
         )
         self._turns.decide(now, self.node_id, self.checkpoint_need, alive)
 
@@ -290,20 +298,23 @@ class LeaderSide(CoreState):
         if prev_term is None or progress.snapshotting:
             self._ask_for_snapshot(node, progress, prev)
             prev, prev_term, entries = 0, 0, []  # matches any log, and says nothing about it
-        body = pb.Append(
-            prev_index=prev,
-            prev_term=prev_term,
-            commit_index=self._SyncObj__raftCommitIndex,
-            round=self.rounds.round,
-            urgent=urgent,
-            time_ms=self.entry_clock.now_ms(),
-            median_ms=self.entry_clock.median_ms(self._quorum()) or 0,
-            checkpoint_turn=self._turns.of(node.id),
-            entries=[entry.record for entry in entries],
+        header = AppendHeader(
+            self._SyncObj__raftCurrentTerm,
+            prev,
+            prev_term,
+            len(entries),
+            self._SyncObj__raftCommitIndex,
+            self.rounds.round,
+            urgent,
+            self.entry_clock.now_ms(),
+            self._turns.of(node.id),
         )
+        if self._said is None or self._said[0] != header:  # mostly the next follower gets the same
+            median = self.entry_clock.median_ms(self._quorum()) or 0
+            self._said = header, header.message(median, entries)
         progress.probe_sent = progress.probing
         progress.commit_sent = min(self._SyncObj__raftCommitIndex, prev + len(entries))
-        return self._send(node, pb.Envelope(term=self.term, append=body))
+        return self._send(node, self._said[1])
 
     def _ask_for_snapshot(self, node: Node, progress: Progress, prev: int) -> None:
         if self.snapshots is None:
@@ -324,7 +335,7 @@ class LeaderSide(CoreState):
             if progress.commit_sent < commit
             and progress.heard_at > lately
             and not progress.probing
-            and node in self._SyncObj__connectedNodes
+            and progress.connected
         ]
         if not behind:
             self._notice_due = None
@@ -381,7 +392,10 @@ class LeaderSide(CoreState):
     def _SyncObj__onNodeConnected(self, node: Node) -> None:
         self._SyncObj__connectedNodes.add(node)
         progress = self._progress.get(node)
-        if progress is not None and self._SyncObj__raftState == LEADER:
+        if progress is None:
+            return
+        progress.connected = True
+        if self._SyncObj__raftState == LEADER:
             progress.lost_connection()
             self._send_append(node, progress, [])
 
@@ -395,4 +409,5 @@ class LeaderSide(CoreState):
         if self.snapshots is not None:
             self.snapshots.lost(node)
         if progress is not None:
+            progress.connected = False
             progress.lost_connection()

@@ -14,6 +14,7 @@ from pysyncobj.version import VERSION
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
+from kvorum_raft.appends import AppendHeader
 from kvorum_raft.checkpoint_turns import Need, Turn, Turns
 from kvorum_raft.config import Limits, Timing
 from kvorum_raft.core_partners import Install, Listener, Snapshots, Transfer
@@ -72,6 +73,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         if VERSION != PINNED:
             raise RaftFault(f"kvorum replaces private methods of PySyncObj {PINNED}; {VERSION} is installed")
         self.node_id = node_id
+        self._isolation = Isolation(node_id)
         self.journal = journal
         self.machine = machine
         self.entry_clock = entry_clock
@@ -131,6 +133,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._uncommitted_bytes = 0
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
         self._voters: frozenset[str] = frozenset()
+        self._office_proof = float("-inf")
+        """Leader: when a message was sent that a quorum has answered, as far as that is known."""
         self._counts = False
         self._unable: set[str] = set()
         """Leader: who did not take over when asked."""
@@ -139,6 +143,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._resign = False
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
+        self._said: tuple[AppendHeader, pb.Envelope] | None = None
+        """Leader: the newest append, which the next follower may get as well."""
         self._turns = Turns()
         self._turn = Turn.UNSAID
         """What the leader said last."""
@@ -262,9 +268,12 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._SyncObj__otherNodes = others
         now = self._clock()
         for node in others - self._progress.keys():
-            self._progress[node] = Progress(self.journal.last_index + 1, now)
+            self._progress[node] = self._new_progress(node, now)
         for node in self._progress.keys() - others:
             self._forget(node)
+        for node, progress in self._progress.items():
+            progress.voter = self._is_voter(node)
+        self._office_proof = float("-inf")
         self.entry_clock.forget_others(found.voters)
         self._listener.configured(found, bool(entries) and entries[-1].index <= self._SyncObj__raftCommitIndex)
 
@@ -277,6 +286,10 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
                 self._votes.discard(node_id)
                 self._pre_votes.discard(node_id)
                 self.rounds.forget(node_id)
+
+    def _new_progress(self, node: Node, now: float) -> Progress:
+        connected = node in self._SyncObj__connectedNodes
+        return Progress(self.journal.last_index + 1, now, connected=connected, voter=self._is_voter(node))
 
     def _forget(self, node: Node) -> None:
         self._progress.pop(node, None)
@@ -334,7 +347,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self.counters["step_downs"] += 1
         self._verified, self._owed_round = 0, None
         self._rearm(self._clock())
-        self._notice_due = None
+        self._notice_due = self._said = None
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         if self.snapshots is not None:
@@ -454,7 +467,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
 
     def _isolated(self, callback: Callable[..., None], *arguments: Any) -> None:
         """The entry is applied, whatever those who hear of it do: their exceptions are logged, except ours."""
-        with Isolation(self.node_id):
+        with self._isolation:
             callback(*arguments)
 
     # ------------------------------------------------------------------ closed ways of the library

@@ -27,6 +27,9 @@ class Kind(IntEnum):
     CONFIGURATION = 2
 
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
 class DamagedRecord(ValueError):
     """The bytes are not a record, or its checksum does not fit."""
 
@@ -72,6 +75,7 @@ def parse(record: bytes) -> Entry:
         raise ConfigurationError(
             f"log entry {index} has record format {version}; this version knows formats up to {FORMAT}"
         )
-    if version < 1 or kind not in Kind.__members__.values():
+    known = _KINDS.get(kind)
+    if version < 1 or known is None:
         raise DamagedRecord(f"entry {index} has format {version} and kind {kind}")
-    return Entry(record, index, term, time_ms, Kind(kind))
+    return Entry(record, index, term, time_ms, known)

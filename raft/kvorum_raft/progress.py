@@ -23,6 +23,10 @@ class Progress:
     commit_sent: int = 0
     hollow: bool = False
     """It has said that it has no state: it cannot lead."""
+    connected: bool = False
+    """Messages to it have a connection."""
+    voter: bool = False
+    """It counts in the configuration that is in force."""
     snapshotting: bool = False
     """It needs entries that the log does not hold any more: it gets none until it has a snapshot."""
     _flight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of each message

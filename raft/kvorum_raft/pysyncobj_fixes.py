@@ -62,21 +62,27 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if judge and self.configuration is not None:
             if self._SyncObj__raftState == LEADER:
                 self._judge_office(now)
-                self._pass_on()
-                self._pursue_transfer(now)
+                if self.hollow:
+                    self._pass_on()
+                if self._transfer is not None:
+                    self._pursue_transfer(now)
             elif self._SyncObj__raftElectionDeadline <= now:
                 self._election_due(now)
         if self._SyncObj__raftState == LEADER:
             self._advance_commit()
-            self._leave_if_removed()
+            if self._resign:
+                self._leave_if_removed()
         if self._SyncObj__raftState == LEADER:
             self._replicate(now)  # before applying: followers and the disk work meanwhile
         self.journal.flush()
+        applied = self._SyncObj__raftLastApplied
         more = self._SyncObj__applyLogEntries()
-        if self._SyncObj__raftState == LEADER:
-            self._serve_reads()
-            self._replicate(self._clock())
-        self.journal.flush()
+        if more or self._unsent or self._SyncObj__raftLastApplied != applied or len(self.rounds):
+            # who heard of it may have proposed something, and time has passed
+            if self._SyncObj__raftState == LEADER:
+                self._serve_reads()
+                self._replicate(self._clock())
+            self.journal.flush()
         unsent, self._unsent = self._unsent, False
         return more or unsent
 
@@ -172,7 +178,10 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         body = envelope.WhichOneof("body")
         if self.configuration is None and not (self._joining and body in _LEARNING):
             return  # an empty folder answers nobody, except the leader whom it is to learn from
-        if max(envelope.term, envelope.pre_vote_reply.current_term) > self.term + MAX_TERM_STEP:
+        spoken_of = envelope.term
+        if body == "pre_vote_reply":
+            spoken_of = max(spoken_of, envelope.pre_vote_reply.current_term)
+        if spoken_of > self.term + MAX_TERM_STEP:
             # One such message, adopted and stored, would use up the terms of the whole cluster for good.
             raise ProtocolError(f"node {node.id} speaks of term {envelope.term}, far beyond term {self.term}")
         entries: list[Entry] = []
