@@ -42,7 +42,15 @@ class FollowerSide(SnapshotSide):
             return
         self._store(entries)
         self._verified = max(self._verified, body.prev_index + len(entries))
+        committed = self._SyncObj__raftCommitIndex
         self._commit_up_to(min(body.commit_index, body.prev_index + len(entries)))
+        if (
+            not entries
+            and not body.urgent
+            and self._SyncObj__raftCommitIndex > committed
+            and self._has_said(body.round)
+        ):
+            return  # it tells of a commit and asks nothing
         self._owed_round = body.round
         # A message without entries asks whether this node is there; a slow disk is no reason to be silent.
         if body.urgent or not entries or self.journal.durable_index >= self._verified:
@@ -53,7 +61,7 @@ class FollowerSide(SnapshotSide):
         if self._SyncObj__raftState == LEADER:
             raise RaftFault(f"two leaders in term {self.term}: {self.node_id} and {node.id}")
         if node != self._SyncObj__raftLeader:
-            self._verified, self._owed_round = 0, None
+            self._forget_owed()
         now = self._clock()
         self._follow(self.term, node)
         self._pre_votes, self._asking = set(), False
@@ -138,10 +146,16 @@ class FollowerSide(SnapshotSide):
         match = min(self._verified, self.journal.durable_index)
         if match == self._verified:
             self._owed_round = None
-        self._reply(leader, pb.AppendReply(success=True, match_index=match, prev_index=self._verified, round=number))
+        reply = pb.AppendReply(success=True, match_index=match, prev_index=self._verified, round=number)
+        self._said_last = (number, self._verified) if self._reply(leader, reply) and match == self._verified else None
 
-    def _reply(self, node: Node, reply: pb.AppendReply) -> None:
+    def _has_said(self, number: int) -> bool:
+        """In this round the leader was told already that all there is is synced: nothing about the log is new, and only
+        a later round proves that this node is still there."""
+        return self._owed_round is None and self._said_last == (number, self._verified)
+
+    def _reply(self, node: Node, reply: pb.AppendReply) -> bool:
         reply.low_space = self.low_space
         reply.checkpoint_need = self.checkpoint_need
         reply.wants_snapshot = self.hollow and not self.installing
-        self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), append_reply=reply))
+        return self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), append_reply=reply))

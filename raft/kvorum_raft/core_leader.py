@@ -305,7 +305,7 @@ class LeaderSide(CoreState):
             len(entries),
             self._SyncObj__raftCommitIndex,
             self.rounds.round,
-            urgent,
+            urgent or progress.probing,  # a probe must be answered, whatever was answered before
             self.entry_clock.now_ms(),
             self._turns.of(node.id),
         )

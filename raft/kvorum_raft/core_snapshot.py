@@ -45,7 +45,7 @@ class SnapshotSide(CoreState):
         self._give_up_applying()
         if journal.term_at(base.index) != base.term:
             journal.reset_to(base)
-            self._verified, self._owed_round = 0, None
+            self._forget_owed()
         journal.flush()
         self._install = Install(base, journal.seq, adopt, done)
         self._verified = max(self._verified, base.index)

@@ -128,6 +128,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._waited_for_clock = False
         self._verified = 0
         self._owed_round: int | None = None
+        self._said_last: tuple[int, int] | None = None
+        """Follower: the newest round that was answered, and up to where, if that was all there is."""
         self._held: deque[tuple[int, Node, pb.Envelope]] = deque()
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
@@ -336,16 +338,20 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         led = self._SyncObj__raftState == LEADER
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
-            self._verified, self._owed_round = 0, None
+            self._forget_owed()
             self._held.clear()
         self._SyncObj__setState(FOLLOWER)
         if led:
             self._leave_office()
         self._set_leader(leader)
 
+    def _forget_owed(self) -> None:
+        """What the last leader sent says nothing about the next one's log."""
+        self._verified, self._owed_round, self._said_last = 0, None, None
+
     def _leave_office(self) -> None:
         self.counters["step_downs"] += 1
-        self._verified, self._owed_round = 0, None
+        self._forget_owed()
         self._rearm(self._clock())
         self._notice_due = self._said = None
         self._uncommitted.clear()
