@@ -87,7 +87,7 @@ def test_a_seed_without_a_rule_fails() -> None:
     ],
 )
 def test_queues_without_a_rule_fail(rule: str, finding: str) -> None:
-    ended = _sim("--seeds", "6", "--rule", rule, "--stop-at-first")
+    ended = _sim("--seeds", "24", "--rule", rule, "--stop-at-first")
     assert ended.returncode == 1
     assert finding in ended.stdout
 

@@ -105,8 +105,11 @@ async def test_a_wiped_node_gets_a_snapshot_when_the_log_does_not_reach_back(clu
             async with room:
                 await kv.set(("big", number % 200), os.urandom(60_000), timeout=60_000)
 
-        # Two checkpoints must be made, each after 64 MiB of log, before the log is cut behind the older one.
-        await asyncio.gather(*(one(number) for number in range(3_200)))
+        # Two checkpoints must be made, each after 64 MiB of log, before the log is cut behind the older one; nodes take
+        # turns at that, the leader last.
+        async with asyncio.timeout(100):
+            while not (await in_thread(lambda: cluster.status(cluster.leader()))).statistics["log_base_index"]:
+                await asyncio.gather(*(one(number) for number in range(400)))
     lost = (await in_thread(cluster.followers))[0]
     name = f"n{lost + 1}"
     await in_thread(cluster.kill, lost)
