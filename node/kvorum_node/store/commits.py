@@ -78,6 +78,8 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
             return _refusal(refused)
     if not parts:
         return None
+    if any(verdict.kind in queues.IDLE_KINDS for verdict in write.settles):
+        yield from queues.write_out(entry)
     if write.each and entry.tallies is not None:
         return (yield from _settle_each(entry, write, entry.stamp(number)))
     entry.duplicates.clear()

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from .fresh import Fresh
 from .records import quarantined_key
 from .results import ApplyResult
 
@@ -33,6 +34,7 @@ class Entry:
         "deleted",
         "duplicates",
         "env",
+        "fresh",
         "leases",
         "made",
         "number",
@@ -72,6 +74,8 @@ class Entry:
         """Number of the next commit; the one before it is being carried out."""
         self.changes: list[bytes] = []
         """What was done to which keys, as it will stand in the history."""
+        self.fresh = Fresh()
+        """Messages that are not written yet."""
         self.leases = 0
         """Leases granted so far."""
         self.tallies: Tallies | None = None
@@ -152,6 +156,7 @@ class Savepoint:
         self._ready = dict(result.ready)
         self._earliest = result.earliest_expiry_ms
         rows.txn = entry.env.begin(write=True, parent=self._parent)
+        entry.fresh.begin()
         if entry.tallies is not None:
             entry.tallies.begin()
 
@@ -159,6 +164,7 @@ class Savepoint:
         rows, tallies = self._entry.rows, self._entry.tallies
         rows.txn.commit()
         rows.txn = self._parent
+        self._entry.fresh.keep()
         if tallies is not None:
             tallies.keep()
 
@@ -173,5 +179,6 @@ class Savepoint:
         del result.extended[self._extended :]
         result.ready = self._ready
         result.earliest_expiry_ms = self._earliest
+        self._entry.fresh.roll_back()
         if self._entry.tallies is not None:
             self._entry.tallies.roll_back()

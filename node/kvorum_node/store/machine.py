@@ -428,6 +428,7 @@ class Store:
                 number = entry.number
                 entry.number += 1
                 outputs.append((yield from self._command(entry, kind, command, number)))
+        yield from queues.write_out(entry)
         if entry.data_version >= history.FIRST_VERSION:
             yield from history.write(entry, self._history_bounds)
         if entry.tallies is not None:
@@ -440,6 +441,8 @@ class Store:
             entry.skip(number)
         if number > MAX_NUMBER or number in entry.skipped:
             return _NOTHING_DONE.get(kind or "")
+        if kind != "lease":
+            yield from queues.write_out(entry)
         if kind == "open_session":
             return self._sessions.open(entry, command.open_session.client, entry.stamp(number))
         if kind == "close_sessions":

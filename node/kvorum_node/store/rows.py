@@ -109,6 +109,23 @@ class Rows:
         head = len(name).to_bytes(2, "big") + name
         self.digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
 
+    def add_all(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Write rows, names first, that cannot be there yet."""
+        put = self.txn.put
+        digest = 0
+        for name, row in rows:
+            if not put(name, row + pack_seal(_crc32(row, _crc32(name))), overwrite=False):
+                raise damaged(name)
+            head = len(name).to_bytes(2, "big") + name
+            digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
+        self.digest += digest
+
+    def add_index(self, names: list[bytes]) -> None:
+        """Write index rows, which are empty and no part of the content hash."""
+        put = self.txn.put
+        for name in names:
+            put(name, b"")
+
     def fetch(self, name: bytes) -> bytes | None:
         """A row as it is stored, with its checksum, which is right; for the next two."""
         stored = self.txn.get(name)

@@ -10,7 +10,8 @@ from typing import Final
 
 from . import delivery, reads, tallies, timers
 from .commands import COMMANDS, run
-from .delivery import acknowledge, held_delivery, lease, leases, next_due, release, settle
+from .delivery import IDLE_KINDS, acknowledge, held_delivery, lease, leases, next_due, release, settle
+from .first_leases import write_out
 from .sending import enqueue
 from .tallies import Tallies
 from .topics import Copies, publish
@@ -21,6 +22,7 @@ FIRST_VERSION: Final = 3
 __all__ = [
     "COMMANDS",
     "FIRST_VERSION",
+    "IDLE_KINDS",
     "Copies",
     "Tallies",
     "acknowledge",
@@ -37,4 +39,5 @@ __all__ = [
     "settle",
     "tallies",
     "timers",
+    "write_out",
 ]

@@ -18,7 +18,7 @@ from .. import checked
 from ..errors import Refused
 from ..records import LEASED, MAX_DURATION, MESSAGE, MESSAGE_ID_SIZE, READY
 from ..results import Grant, Leased, LeaseInfo
-from . import deaths, formats, messages, policies
+from . import deaths, first_leases, formats, messages, policies
 from .formats import (
     DEAD_STATE,
     DYING_STATE,
@@ -51,8 +51,10 @@ _RETURN: Final = int(pb.SETTLE_KIND_RETURN)
 _EXTEND: Final = int(pb.SETTLE_KIND_EXTEND)
 _CANCEL: Final = int(pb.SETTLE_KIND_CANCEL)
 _RESCHEDULE: Final = int(pb.SETTLE_KIND_RESCHEDULE)
+IDLE_KINDS: Final = frozenset((_CANCEL, _RESCHEDULE))
+"""About messages in nobody's hands, which must have been written."""
 _OLD_KINDS: Final = frozenset((_ACK, _RETRY, _REJECT, _RETURN))
-_KINDS: Final = _OLD_KINDS | {_EXTEND, _CANCEL, _RESCHEDULE}
+_KINDS: Final = _OLD_KINDS | IDLE_KINDS | {_EXTEND}
 _HAS_FAILED: Final = int(pb.FAILURE_KIND_FAILED)
 _REJECTED: Final = int(pb.FAILURE_KIND_REJECTED)
 _LOST: Final = int(pb.FAILURE_KIND_LOST)
@@ -79,7 +81,7 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
     if kind == _ACK:
         acknowledge(entry, verdict)
         return
-    if kind in (_CANCEL, _RESCHEDULE):
+    if kind in IDLE_KINDS:
         _settle_idle(entry, verdict)
         return
     message = _held(entry, message_id, verdict.lease_id)
@@ -165,6 +167,11 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
     if policy.max_in_flight and entry.tallies is not None:
         count = min(count, max(0, policy.max_in_flight - entry.tallies.of(queue)[HELD]))
     ready = _ready(entry, queue, count)
+    first = first_leases.first_place(entry, queue)
+    if first is not None and (take or (ready and ready[-1] > first)):
+        # to be taken at once, or not behind all that is ready
+        yield from first_leases.write_out(entry)
+        ready = _ready(entry, queue, count)
     for place in ready:
         if take:
             _take(entry, place, command, policy.lease_ms)
@@ -172,15 +179,17 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
             _grant(entry, place, command, policy.lease_ms)
         if entry.spend():
             yield
-    if ready and entry.tallies is not None:
-        granted = len(ready)
+    granted = len(ready)
+    if first is not None and granted < count:
+        granted += yield from first_leases.grant(entry, queue, command, policy.lease_ms, count - granted)
+    if granted and entry.tallies is not None:
         entry.tallies.add(
             queue,
             ((MESSAGES, -granted), (DELIVERED, granted), (DONE, granted))
             if take
             else ((HELD, granted), (DELIVERED, granted)),
         )
-    return len(ready)
+    return granted
 
 
 def release(entry: "Entry", command: pb.Release, stamp: bytes) -> Generator[None, None, None]:

@@ -88,13 +88,13 @@ def add(entry: "Entry", message_id: bytes, queue: bytes, payload: Payload, due_m
 def add_plain(entry: "Entry", message_id: bytes, queue: bytes, message: pb.Enqueue) -> None:
     """The commonest message, one without anything else. Its rows are put together from their parts here, for speed."""
     rows, time_ms = entry.rows, entry.time_ms
-    now = time_ms.to_bytes(8, "big")
     delay_ms = message.delay_ms
-    due = (time_ms + delay_ms).to_bytes(8, "big") if delay_ms else now
-    queue_part = len(queue).to_bytes(2, "big") + queue
-    rows.add(PAYLOAD + message_id, formats.PLAIN + now + message.payload)
-    rows.add(MESSAGE + message_id, formats.UNTRIED + due + queue_part)
-    rows.txn.put(READY + queue_part + due + message_id, b"")
+    if delay_ms or not entry.fresh.add(queue, message_id, message.payload):
+        due = (time_ms + delay_ms).to_bytes(8, "big")
+        queue_part = formats.named(queue)
+        rows.add(PAYLOAD + message_id, formats.PLAIN + time_ms.to_bytes(8, "big") + message.payload)
+        rows.add(MESSAGE + message_id, formats.UNTRIED + due + queue_part)
+        rows.txn.put(READY + queue_part + due + message_id, b"")
     rows.messages += 1
     if entry.tallies is not None:
         entry.tallies.add(queue, _SENT)
