@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT = 2.0
 REMEMBERED = 20
 """Messages that a client may take back."""
+_GATHERED = {"back": "letters", "purge": "spare"}
+"""Queues from which a move takes what has gathered."""
 
 
 class Moves:
@@ -194,9 +196,9 @@ class Moves:
         else:
             call = pb.QueueCall(requeue=pb.Requeue(queue="letters", to_origin=True))
         reply = await self._ask(call)
-        if reply is not None and kind == "back" and not reply.count:
+        if reply is not None and kind in _GATHERED and not reply.count:
             # They are soon taken: next time some may have gathered.
-            await self._ask(pb.QueueCall(pause=pb.PauseQueue(name="letters", paused=True)))
+            await self._ask(pb.QueueCall(pause=pb.PauseQueue(name=_GATHERED[kind], paused=True)))
         if reply is not None:
             self._judge.counters[f"queue {kind}"] += 1
             self._judge.counters[f"messages by {kind}"] += reply.count
