@@ -1,15 +1,12 @@
-"""Reads under way.
-
-A read changes nothing, so it is simply sent again until it is answered or its deadline passes. No I/O, no clock.
-"""
+"""Reads under way: questions that are asked again, since a read changes nothing. No I/O, no clock."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
+from kvorum.cluster.questions import Promise, Question, Questions
 
 MAX_PENDING: Final = 65_536
 """Reads that may be under way."""
@@ -17,80 +14,36 @@ MAX_ANSWER: Final = limits.MAX_READ_ENTRIES * (limits.MAX_VALUE_SIZE + limits.MA
 """Bytes of the largest answer to the largest read."""
 
 
-class Promise(Protocol):
-    """The part of a future that is needed here."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: pb.ReadResult, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-class PendingRead:
+class PendingRead(Question[pb.ReadResult]):
     """A read that was not answered yet."""
 
-    __slots__ = ("attempts", "last_refusal", "on_stream", "promise", "read", "size", "slices", "timeout")
+    __slots__ = ("read", "size", "slices")
 
-    def __init__(self, read: pb.Read, promise: Promise, timeout: float) -> None:
+    def __init__(self, read: pb.Read, promise: Promise[pb.ReadResult], timeout: float) -> None:
+        super().__init__(promise, timeout)
         self.read = read
-        self.promise = promise
-        self.timeout = timeout
-        self.attempts = 0
-        self.on_stream = False
-        self.last_refusal = ""
         self.slices: pb.ReadResult | None = None
         """What came of an answer that needs more than one frame."""
         self.size = 0
 
 
-class Reads:
+class Reads(Questions[PendingRead, pb.ReadResult]):
     """All reads of a client. Strong ones go to the leader only; the others to any node that is connected."""
 
+    one = "read"
+    many = "reads"
+
     def __init__(self, counters: Counters, *, max_pending: int = MAX_PENDING) -> None:
-        self._counters = counters
-        self._max_pending = max_pending
-        self._last_id = 0
-        self._live: dict[int, PendingRead] = {}
+        super().__init__(counters, max_pending)
         self._strong: deque[PendingRead] = deque()
         self._local: deque[PendingRead] = deque()
-        self._later: list[PendingRead] = []
-        self.refusals = 0
-        """Rounds of refusals since a read was last answered."""
 
-    def submit(self, read: pb.Read, promise: Promise, timeout: float) -> PendingRead:
+    def submit(self, read: pb.Read, promise: Promise[pb.ReadResult], timeout: float) -> PendingRead:
         """Take a read in and give it its id. Errors: Overloaded."""
-        if len(self._live) >= self._max_pending:
-            raise errors.Overloaded(f"{len(self._live):,} reads are under way already")
-        self._last_id += 1
-        read.id = self._last_id
-        pending = self._live[read.id] = PendingRead(read, promise, timeout)
-        self._queue(pending)
+        pending = PendingRead(read, promise, timeout)
+        self._take_in(pending)
+        read.id = pending.id
         return pending
-
-    def forget(self, pending: PendingRead) -> None:
-        """The caller has its answer, or is gone."""
-        self._live.pop(pending.read.id, None)
-
-    def give_up(self, pending: PendingRead, error: errors.KvorumError) -> None:
-        """End a read without a result."""
-        self.forget(pending)
-        if not pending.promise.done():
-            pending.promise.set_exception(error)
-
-    def give_up_all(self, error: Callable[[], errors.KvorumError], *, sent_only: bool = False) -> None:
-        """End every read; with `sent_only` only those that are on the stream."""
-        for pending in list(self._live.values()):
-            if pending.on_stream or not sent_only:
-                self.give_up(pending, error())
-
-    @property
-    def expecting(self) -> bool:
-        """Something is unanswered or to be sent."""
-        return bool(self._live)
-
-    @property
-    def has_refused(self) -> bool:
-        """Refused reads wait for `retry_refused`."""
-        return bool(self._later)
 
     def fill(self, frame: pb.ClientFrame, operations: int, *, leading: bool) -> int:
         """Put up to `operations` reads into a frame and return their number; strong ones only if the node leads."""
@@ -101,62 +54,28 @@ class Reads:
                 pending = queue.popleft()
                 if pending.promise.done() or pending.on_stream:
                     continue
-                pending.on_stream = True
-                pending.attempts += 1
-                if pending.attempts > 1:
-                    self._counters.retries += 1
+                self._put_on_stream(pending)
                 append(pending.read)
                 count += 1
         return count
 
-    def connection_lost(self) -> None:
-        """The stream is gone: everything live is to be repeated."""
+    def _wait(self, question: PendingRead) -> None:
+        (self._strong if question.read.consistency == pb.CONSISTENCY_STRONG else self._local).append(question)
+
+    def _wait_for_nothing(self) -> None:
         self._strong.clear()
         self._local.clear()
-        self._later.clear()
-        for pending in self._live.values():
-            pending.on_stream = False
-            pending.slices = None
-            self._queue(pending)
 
-    def retry_refused(self) -> None:
-        """Refused reads go again."""
-        for pending in self._later:
-            self._queue(pending)
-        self._later.clear()
+    def _begin_anew(self, question: PendingRead) -> None:
+        question.slices = None
 
-    def answered(self, results: Iterable[pb.ReadResult]) -> bool:
-        """Take results in. True if the node said that it knows no leader."""
-        no_leader = refused = False
-        live = self._live
-        for result in results:
-            pending = live.get(result.id)
-            if pending is None or not pending.on_stream:
-                continue
-            if result.more:
-                self._slice(pending, result)
-                continue
-            pending.on_stream = False
-            if result.status == pb.READ_STATUS_OK:
-                self.refusals = 0
-                del live[result.id]
-                if pending.slices is not None:
-                    result = _joined(pending.slices, result)
-                if not pending.promise.done():
-                    pending.promise.set_result(result)
-            elif result.status == pb.READ_STATUS_INVALID:
-                self.give_up(pending, errors.InvalidArgument(result.message or "the node calls this read invalid"))
-            else:
-                refused = True
-                pending.slices = None
-                no_leader |= result.status == pb.READ_STATUS_NO_LEADER
-                known = pb.ReadStatus.DESCRIPTOR.values_by_number.get(result.status)
-                name = f"status {result.status}" if known is None else known.name.removeprefix("READ_STATUS_").lower()
-                pending.last_refusal = result.message or name.replace("_", " ")
-                self._later.append(pending)
-        if refused:
-            self.refusals += 1
-        return no_leader
+    def _whole(self, question: PendingRead, part: pb.ReadResult) -> pb.ReadResult | None:
+        if part.more:
+            self._slice(question, part)
+            return None
+        if question.slices is None or part.status != pb.READ_STATUS_OK:
+            return part
+        return _joined(question.slices, part)
 
     def _slice(self, pending: PendingRead, part: pb.ReadResult) -> None:
         """Rows of an answer that goes on in a later frame; the last slice says whether they hold."""
@@ -167,9 +86,6 @@ class Reads:
         pending.size += part.ByteSize()
         if pending.size > MAX_ANSWER:
             self.give_up(pending, errors.Unavailable(f"the node's answer is larger than {MAX_ANSWER:,} bytes"))
-
-    def _queue(self, pending: PendingRead) -> None:
-        (self._strong if pending.read.consistency == pb.CONSISTENCY_STRONG else self._local).append(pending)
 
 
 def _joined(have: pb.ReadResult, part: pb.ReadResult) -> pb.ReadResult:
