@@ -1,17 +1,25 @@
 """A store, a log beside it, and short words for operations."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import ApplyResult, Store
+from kvorum_node.store import ApplyResult, Store, Unfinished
 from kvorum_node.store.sums import emit_number
 
 START_MS = 1_700_000_000_000
 CLUSTER_ID = bytes(range(16))
+ACK, RETRY, REJECT = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_REJECT
+RETURN, EXTEND = pb.SETTLE_KIND_RETURN, pb.SETTLE_KIND_EXTEND
+DONE, STALE, GONE, FULL = pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL
+FAILED, REJECTED, LOST = pb.FAILURE_KIND_FAILED, pb.FAILURE_KIND_REJECTED, pb.FAILURE_KIND_LOST
 V8, LE64, BYTES = pb.VALUE_ENCODING_V8, pb.VALUE_ENCODING_LE64, pb.VALUE_ENCODING_BYTES
 
 
@@ -309,6 +317,19 @@ class Replica:
         for index, time_ms, payload in log:
             self.store.apply_now(index, time_ms, payload)
 
+    def replay_roughly(self, log: Iterable[tuple[int, int, bytes]], rng: random.Random) -> None:
+        """With restarts, and with entries that are given up midway first, as a stopping node does."""
+        for index, time_ms, payload in log:
+            if rng.random() < 0.1:
+                steps = self.store.apply(index, time_ms, payload)
+                for _ in range(rng.randrange(3)):
+                    next(steps, None)
+                steps.close()
+            if self.store.applied_index < index:
+                self.store.apply_now(index, time_ms, payload)
+            if rng.random() < 0.08:
+                self.reopen(clean=rng.random() < 0.5)
+
     def scrub(self) -> None:
         """Everything fits together: rows, indexes, counters, hash."""
         for _ in self.store.scrub(1_000):
@@ -316,6 +337,71 @@ class Replica:
 
     def check_hash(self) -> None:
         assert self.store.recompute_hash() == self.store.state_hash()
+
+
+def names(replica: Replica, table: bytes) -> list[bytes]:
+    """Names of the rows of a table, those of all with b""."""
+    with replica.store._env.begin() as txn, txn.cursor() as cursor:
+        if not cursor.set_range(table):
+            return []
+        return [*takewhile(lambda name: name.startswith(table), cursor.iternext(keys=True, values=False))]
+
+
+def last_id(replica: Replica, number: int = 0) -> bytes:
+    """Of an enqueue of the last entry, which held one commit."""
+    return replica.store.applied_index.to_bytes(8, "big") + b"\x00\x00" + number.to_bytes(2, "big")
+
+
+def all_of(replica: Replica, command: pb.Command) -> tuple[int, int, list[bytes]]:
+    """Repeat a command as a node does: messages touched, commands, leases that ended."""
+    kind = command.WhichOneof("command")
+    part = getattr(command, kind or "")
+    touched = commands = found = 0
+    ended: list[bytes] = []
+    while commands < 1_000:
+        result = replica.apply(command)
+        (output,) = result.outputs
+        commands += 1
+        ended += result.ended
+        replica.scrub()
+        count, part.after = output if isinstance(output, Unfinished) else (output, b"")
+        touched += count
+        found += count
+        if not isinstance(output, Unfinished):
+            if not found:
+                return touched, commands, ended
+            found = 0
+    raise AssertionError("it does not end")
+
+
+_TRAFFIC = """
+import sys
+from importlib import import_module
+from pathlib import Path
+from tests.unit.store.harness import Replica
+folder, module, data_version = sys.argv[1:]
+replica = Replica(Path(folder), data_version=int(data_version))
+import_module(module).Traffic(replica, 4).run(60)
+print(replica.store.state_hash().hex())
+replica.store.close()
+"""
+
+
+def hashes_by_hash_seed(folder: Path, module: str, data_version: int) -> set[str]:
+    """State hashes after the same `Traffic` of a module, in processes with different PYTHONHASHSEED."""
+    hashes = set()
+    for seed in ("0", "1", "4242"):
+        run = subprocess.run(
+            [sys.executable, "-c", _TRAFFIC, str(folder / seed), module, str(data_version)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        hashes.add(run.stdout)
+    return hashes
 
 
 def random_key(rng: random.Random, alphabet: bytes = b"\x00\x01\xff", longest: int = 2_048) -> bytes:
