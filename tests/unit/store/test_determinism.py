@@ -1,9 +1,6 @@
 """One log gives one state, whatever the slice size, the restarts and the hash seed; and a model agrees with it."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from tests.unit.store.harness import (
     delete_range,
     enqueue,
     group,
+    hashes_by_hash_seed,
     init_cluster,
     lease,
     number,
@@ -124,16 +122,7 @@ def test_slices_and_restarts_do_not_matter(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     for number_, size in enumerate((1, 7, 100_000)):
         other = Replica(tmp_path / str(number_), slice_commits=size)
-        for index, time_ms, payload in first.log:
-            if rng.random() < 0.1:  # give it up midway first, as a stopping node does
-                steps = other.store.apply(index, time_ms, payload)
-                for _ in range(rng.randrange(3)):
-                    next(steps, None)
-                steps.close()
-            if other.store.applied_index < index:
-                other.store.apply_now(index, time_ms, payload)
-            if rng.random() < 0.1:
-                other.reopen(clean=rng.random() < 0.5)
+        other.replay_roughly(first.log, rng)
         assert other.store.state_hash() == first.store.state_hash()
         other.check_hash()
         assert other.rows() == first.rows()
@@ -165,32 +154,8 @@ def test_entry_boundaries_change_stamps_only(tmp_path: Path) -> None:
     many.store.close()
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.unit.store.harness import Replica
-from tests.unit.store.test_determinism import Traffic
-replica = Replica(Path(sys.argv[1]), data_version=2)
-Traffic(replica, 4).run(60)
-print(replica.store.state_hash().hex())
-replica.store.close()
-"""
-
-
 def test_the_hash_seed_does_not_matter(tmp_path: Path) -> None:
-    hashes = set()
-    for seed in ("0", "1", "4242"):
-        run = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / seed)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parents[3],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        hashes.add(run.stdout)
-    assert len(hashes) == 1
+    assert len(hashes_by_hash_seed(tmp_path, __name__, 2)) == 1
 
 
 def test_the_hash_of_a_known_log(tmp_path: Path) -> None:

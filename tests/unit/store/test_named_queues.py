@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.store import QueueFacts
@@ -12,6 +10,15 @@ from kvorum_node.store.queues.formats import Payload
 from kvorum_node.store.queues.policies import Policy, attempts, pause_before
 from kvorum_node.store.records import TIMER
 from tests.unit.store.harness import (
+    DONE,
+    EXTEND,
+    FAILED,
+    GONE,
+    LOST,
+    REJECT,
+    RETRY,
+    RETURN,
+    STALE,
     START_MS,
     V8,
     Replica,
@@ -22,7 +29,9 @@ from tests.unit.store.harness import (
     each,
     enqueue,
     group,
+    last_id,
     lease,
+    names,
     put,
     release,
     remove_queue,
@@ -34,26 +43,7 @@ from tests.unit.store.harness import (
     write,
 )
 
-ACK, RETRY, REJECT = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_REJECT
-RETURN, EXTEND = pb.SETTLE_KIND_RETURN, pb.SETTLE_KIND_EXTEND
-DONE, STALE, GONE, FULL = pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL
-FAILED, REJECTED, LOST = pb.FAILURE_KIND_FAILED, pb.FAILURE_KIND_REJECTED, pb.FAILURE_KIND_LOST
-
-
-@pytest.fixture
-def replica(replica: Replica) -> Replica:
-    replica.data_version = 3
-    return replica
-
-
-def names(replica: Replica, table: bytes) -> list[bytes]:
-    with replica.store._env.begin() as txn, txn.cursor() as cursor:
-        return [name for name in cursor.iternext(keys=True, values=False) if name.startswith(table)]
-
-
-def last_id(replica: Replica, number: int = 0) -> bytes:
-    """Of an enqueue of the last entry, which held one commit."""
-    return replica.store.applied_index.to_bytes(8, "big") + b"\x00\x00" + number.to_bytes(2, "big")
+REPLICA_VERSION = 3
 
 
 # ---- failures and dead letters

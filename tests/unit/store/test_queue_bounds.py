@@ -9,13 +9,21 @@ from kvorum_node.store.queues import deaths, tallies, walks
 from kvorum_node.store.queues.formats import ready_prefix
 from kvorum_node.store.records import DEDUP
 from tests.unit.store.harness import (
+    DONE,
+    FULL,
+    REJECT,
+    RETRY,
+    RETURN,
     START_MS,
     V8,
     Replica,
+    all_of,
     define,
     enqueue,
     group,
+    last_id,
     lease,
+    names,
     pause,
     purge,
     put,
@@ -27,26 +35,7 @@ from tests.unit.store.harness import (
     write,
 )
 
-ACK, RETRY, REJECT = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_REJECT
-RETURN, EXTEND = pb.SETTLE_KIND_RETURN, pb.SETTLE_KIND_EXTEND
-DONE, STALE, GONE, FULL = pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL
-FAILED, REJECTED, LOST = pb.FAILURE_KIND_FAILED, pb.FAILURE_KIND_REJECTED, pb.FAILURE_KIND_LOST
-
-
-@pytest.fixture
-def replica(replica: Replica) -> Replica:
-    replica.data_version = 3
-    return replica
-
-
-def names(replica: Replica, table: bytes) -> list[bytes]:
-    with replica.store._env.begin() as txn, txn.cursor() as cursor:
-        return [name for name in cursor.iternext(keys=True, values=False) if name.startswith(table)]
-
-
-def last_id(replica: Replica, number: int = 0) -> bytes:
-    """Of an enqueue of the last entry, which held one commit."""
-    return replica.store.applied_index.to_bytes(8, "big") + b"\x00\x00" + number.to_bytes(2, "big")
+REPLICA_VERSION = 3
 
 
 # ---- limits of queues
@@ -259,28 +248,6 @@ def test_what_expires_as_its_leases_end_does_not_make_an_entry_too_large(replica
 
 
 # ---- walks
-
-
-def all_of(replica: Replica, command: pb.Command) -> tuple[int, int, list[bytes]]:
-    """Repeat a command as a node does: messages touched, commands, leases that ended."""
-    kind = command.WhichOneof("command")
-    part = getattr(command, kind or "")
-    touched = commands = found = 0
-    ended: list[bytes] = []
-    while commands < 1_000:
-        result = replica.apply(command)
-        (output,) = result.outputs
-        commands += 1
-        ended += result.ended
-        replica.scrub()
-        count, part.after = output if isinstance(output, Unfinished) else (output, b"")
-        touched += count
-        found += count
-        if not isinstance(output, Unfinished):
-            if not found:
-                return touched, commands, ended
-            found = 0
-    raise AssertionError("it does not end")
 
 
 @pytest.fixture

@@ -11,6 +11,12 @@ from kvorum.errors import InvalidArgument, LimitExceeded
 from kvorum_node.store import Denied, QueueFacts, validate, validate_command
 from kvorum_node.store.records import QUEUE_FORMAT
 from tests.unit.store.harness import (
+    ACK,
+    DONE,
+    EXTEND,
+    REJECT,
+    RETRY,
+    STALE,
     START_MS,
     Replica,
     cancel,
@@ -34,26 +40,7 @@ from tests.unit.store.harness import (
     write,
 )
 
-ACK, RETRY, REJECT = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_REJECT
-RETURN, EXTEND = pb.SETTLE_KIND_RETURN, pb.SETTLE_KIND_EXTEND
-DONE, STALE, GONE, FULL = pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL
-FAILED, REJECTED, LOST = pb.FAILURE_KIND_FAILED, pb.FAILURE_KIND_REJECTED, pb.FAILURE_KIND_LOST
-
-
-@pytest.fixture
-def replica(replica: Replica) -> Replica:
-    replica.data_version = 3
-    return replica
-
-
-def names(replica: Replica, table: bytes) -> list[bytes]:
-    with replica.store._env.begin() as txn, txn.cursor() as cursor:
-        return [name for name in cursor.iternext(keys=True, values=False) if name.startswith(table)]
-
-
-def last_id(replica: Replica, number: int = 0) -> bytes:
-    """Of an enqueue of the last entry, which held one commit."""
-    return replica.store.applied_index.to_bytes(8, "big") + b"\x00\x00" + number.to_bytes(2, "big")
+REPLICA_VERSION = 3
 
 
 # ---- looking

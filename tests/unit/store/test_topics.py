@@ -7,37 +7,21 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.store.queues import topics
 from kvorum_node.store.records import RETAINED
 from tests.unit.store.harness import (
+    DONE,
+    FULL,
     START_MS,
     Replica,
     define,
     define_schedule,
     define_topic,
     enqueue,
+    names,
     subscribe,
     sweep,
     tick,
 )
 
-ACK, RETRY, REJECT = pb.SETTLE_KIND_ACK, pb.SETTLE_KIND_RETRY, pb.SETTLE_KIND_REJECT
-RETURN, EXTEND = pb.SETTLE_KIND_RETURN, pb.SETTLE_KIND_EXTEND
-DONE, STALE, GONE, FULL = pb.OUTCOME_DONE, pb.OUTCOME_STALE_LEASE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL
-FAILED, REJECTED, LOST = pb.FAILURE_KIND_FAILED, pb.FAILURE_KIND_REJECTED, pb.FAILURE_KIND_LOST
-
-
-@pytest.fixture
-def replica(replica: Replica) -> Replica:
-    replica.data_version = 3
-    return replica
-
-
-def names(replica: Replica, table: bytes) -> list[bytes]:
-    with replica.store._env.begin() as txn, txn.cursor() as cursor:
-        return [name for name in cursor.iternext(keys=True, values=False) if name.startswith(table)]
-
-
-def last_id(replica: Replica, number: int = 0) -> bytes:
-    """Of an enqueue of the last entry, which held one commit."""
-    return replica.store.applied_index.to_bytes(8, "big") + b"\x00\x00" + number.to_bytes(2, "big")
+REPLICA_VERSION = 3
 
 
 # ---- topics and schedules
