@@ -201,6 +201,8 @@ class Admissions:
 
     def rejected_by(self, node_id: str, reject: pb.Reject) -> None:
         """A peer does not let this node in. Raises Refused if that ends it."""
+        if reject.code == pb.Reject.REMOVED:
+            self._core.refused_as_removed()
         if reject.code in _LASTING:
             raise Refused(f"refused by node {node_id}: {reject.text}", lasting=True)
         names = self._names

@@ -84,8 +84,9 @@ class LeaderSide(CoreState):
     def transfer(self, node_id: str | None, callback: Callable[[RaftError | None], None]) -> str:
         """Hand leadership to a voter: to this one, or to the one that has most of the log; returns its id.
 
-        `callback` gets None when this node does not lead any more, UnknownOutcome after an election timeout in which
-        nobody took over; it leads on then. Raises NotLeader, ValueError.
+        `callback` gets None when that one was asked and this node does not lead any more because of somebody's
+        campaign. UnknownOutcome if it leaves office otherwise, or after an election timeout in which nobody took over;
+        it leads on then. Raises NotLeader, ValueError.
         """
         if self._SyncObj__raftState != LEADER or self.stopped:
             raise NotLeader("this node does not lead")
@@ -160,6 +161,15 @@ class LeaderSide(CoreState):
         if successor is not None:
             self._send(successor, pb.Envelope(term=self.term, timeout_now=pb.TimeoutNow()))
         self.step_down("it is not a voter any more")
+
+    def refused_as_removed(self) -> None:
+        """A member has committed that this folder was removed. Whoever waits here for just that is told that it is
+        done: this node may never hear of the commit, and it makes no difference whether it is of its own entry."""
+        for entry in self.journal.configurations:
+            if self._incarnation in cf.decode(entry.payload).removed:
+                for _, callback in self._SyncObj__commandsWaitingCommit.pop(entry.index, ()):
+                    callback(None, None)
+                return  # later changes name it as well, and were made for something else
 
     def _judge_office(self, now: float) -> None:
         age = self.journal.unsynced_age(now)

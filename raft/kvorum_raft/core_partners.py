@@ -13,6 +13,8 @@ from kvorum_raft.errors import RaftError
 from kvorum_raft.seams import Applied
 
 ProposalCallback = Callable[[Applied | None, RaftError | None], None]
+"""Gets what was applied, or an error; neither if a change of the members is committed, and leadership ends before it is
+applied here."""
 
 
 @dataclass(slots=True)

@@ -335,21 +335,22 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
             self._listener.role_changed()
 
     def _follow(self, term: int, leader: Node | None) -> None:
-        led = self._SyncObj__raftState == LEADER
-        if term > self.term:
+        led, replaced = self._SyncObj__raftState == LEADER, term > self.term
+        if replaced:
             self._SyncObj__setCurrentTerm(term, None)
             self._forget_owed()
             self._held.clear()
         self._SyncObj__setState(FOLLOWER)
         if led:
-            self._leave_office()
+            self._leave_office(replaced=replaced)
         self._set_leader(leader)
 
     def _forget_owed(self) -> None:
         """What the last leader sent says nothing about the next one's log."""
         self._verified, self._owed_round, self._said_last = 0, None, None
 
-    def _leave_office(self) -> None:
+    def _leave_office(self, *, replaced: bool) -> None:
+        """`replaced`: because somebody else campaigns or leads."""
         self.counters["step_downs"] += 1
         self._forget_owed()
         self._rearm(self._clock())
@@ -358,17 +359,20 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._uncommitted_bytes = 0
         if self.snapshots is not None:
             self.snapshots.stop_sending()
-        self._end_transfer(None)
+        self._leave_transfer(replaced=replaced)
         self.entry_clock.leave_office()
         self._fail_waiting("leadership was lost with the entry in the log")
         self.rounds.fail("leadership was lost")
 
     def _fail_waiting(self, reason: str) -> None:
-        waiting = self._SyncObj__commandsWaitingCommit
-        callbacks = [callback for index in sorted(waiting) for _, callback in waiting[index]]
+        """What is applied later is not told any more. A change of the members has no result to wait for: it is done if
+        it is committed."""
+        waiting, commit = self._SyncObj__commandsWaitingCommit, self._SyncObj__raftCommitIndex
+        done = {entry.index for entry in self.journal.configurations if entry.index <= commit}
+        callbacks = [(callback, index in done) for index in sorted(waiting) for _, callback in waiting[index]]
         waiting.clear()
-        for callback in callbacks:
-            callback(None, UnknownOutcome(reason))
+        for callback, is_done in callbacks:
+            callback(None, None if is_done else UnknownOutcome(reason))
 
     def _append_own(self, kind: Kind, payload: bytes) -> int:
         time_ms = self.entry_clock.now_ms()
@@ -383,11 +387,11 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """End: whoever waits is told; nothing is sent any more."""
         if self.stopped:
             return
+        self._fail_waiting(why)
         if self._SyncObj__raftState == LEADER:
             self._follow(self.term, None)
         self.stopped = True
         self._held.clear()
-        self._fail_waiting(why)
         self.rounds.fail(why)
         self._give_up_applying()
         self._install = None
@@ -396,6 +400,13 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         if self._applying is not None:
             self._applying[1].close()
             self._applying = None
+
+    def _leave_transfer(self, *, replaced: bool) -> None:
+        transfer = self._transfer
+        if transfer is not None:
+            known = transfer.asked and replaced
+            doubt = f"this node does not lead any more, and does not know whether node {transfer.to.id} does"
+            self._end_transfer(None if known else UnknownOutcome(doubt))
 
     def _end_transfer(self, error: RaftError | None) -> None:
         transfer, self._transfer = self._transfer, None

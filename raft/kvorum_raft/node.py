@@ -55,6 +55,8 @@ from kvorum_raft.waiters import StateWaiters
 _LEADING: Final = ("append", "snapshot_offer", "snapshot_chunk")
 _REPLIES: Final = ("pre_vote_reply", "vote", "append_reply", "snapshot_reply")
 """Of these only what members' own folders say counts."""
+_FAREWELL: Final = 1.0
+"""Seconds between the end of a refused node's part and that of its process."""
 _T = TypeVar("_T")
 _log = logging.getLogger("kvorum.raft")
 
@@ -308,8 +310,13 @@ class RaftNode:
         elif isinstance(cause, Diverged):
             write_marker(self._folder, REBUILD_MARKER, str(cause))
         self._transport.destroy()
-        self._end("this node failed")
-        self._on_fault(cause)
+        if isinstance(cause, Refused):
+            self._end(f"this node takes no part any more ({cause}): its cluster's members tell what was done")
+            # Nothing is wrong with this process, so whoever waited, for its own removal say, shall get his answer.
+            self._loop.call_later(_FAREWELL, self._on_fault, cause)
+        else:
+            self._end("this node failed")
+            self._on_fault(cause)
 
     # ------------------------------------------------------------------ steps
 

@@ -40,9 +40,13 @@ class Core:
         self.commit_index = 1_000_000
         self.state = FOLLOWER
         self.matches: dict[str, int] = {}
+        self.told_of_removal = 0
 
     def match_index(self, node_id: str) -> int:
         return self.matches.get(node_id, 0) if self.state == LEADER else 0
+
+    def refused_as_removed(self) -> None:
+        self.told_of_removal += 1
 
     def form(self, configuration: cf.Configuration) -> None:
         self.configuration = configuration
@@ -259,9 +263,11 @@ def test_only_a_committed_removal_refuses() -> None:
 
 @pytest.mark.parametrize("code", ["REMOVED", "EMPTIED", "ROLLED_BACK"])
 def test_these_verdicts_last(code: str) -> None:
+    fixture = Fixture(_configuration())
     with pytest.raises(Refused, match="refused by node B: why") as caught:
-        Fixture(_configuration()).one.rejected_by("B", pb.Reject(code=code, text="why"))
+        fixture.one.rejected_by("B", pb.Reject(code=code, text="why"))
     assert caught.value.lasting
+    assert fixture.core.told_of_removal == (code == "REMOVED"), "another verdict says nothing about the members"
 
 
 @pytest.mark.parametrize("code", ["BUSY", "WRONG_NODE", "PROTOCOL", "UNSPECIFIED"])

@@ -198,6 +198,75 @@ def test_a_removed_leader_does_not_count_itself() -> None:
     assert leader.core.commit_index > before
 
 
+def _removing_itself(world: World, *, committed: bool) -> tuple[SafeNode, Outcome, Outcome]:
+    """A leader whose disk stands still, with what is told of a write and of its own removal, which the others have
+    synced."""
+    leader = world.nodes["A"]
+    world.auto_sync = False
+    write = Outcome()
+    leader.core.propose(b"x", write)
+    outcome = _change(leader, _in_force(leader).without("A"))
+    leader.journal.flush()
+    leader.tick()
+    for other in "BC":
+        world.deliver("A", other)
+        world.nodes[other].sync()
+        if committed:
+            world.deliver(other, "A")
+    leader.tick()
+    assert (leader.core.commit_index == leader.last_index) == committed
+    assert not (write.calls or outcome.calls), "what its disk lacks is not applied"
+    return leader, write, outcome
+
+
+def _kinds(outcome: Outcome) -> list[type[RaftError] | None]:
+    return [None if error is None else type(error) for error in outcome.calls]
+
+
+@pytest.mark.parametrize("end", ["stop", "step_down"])
+def test_a_change_that_is_committed_is_done_though_it_is_not_applied_when_leadership_ends(end: str) -> None:
+    leader, write, outcome = _removing_itself(_world("ABC", "ABC"), committed=True)
+    getattr(leader.core, end)("the test ends it")
+    assert outcome.done
+    assert _kinds(write) == [UnknownOutcome], "its result is not known"
+
+
+@pytest.mark.parametrize("end", ["stop", "step_down"])
+def test_a_change_of_which_no_commit_is_known_is_unknown_when_leadership_ends(end: str) -> None:
+    leader, write, outcome = _removing_itself(_world("ABC", "ABC"), committed=False)
+    getattr(leader.core, end)("the test ends it")
+    assert _kinds(outcome) == _kinds(write) == [UnknownOutcome]
+
+
+def test_a_refusal_proves_the_removal_that_it_names_and_nothing_else() -> None:
+    leader, write, outcome = _removing_itself(_world("ABC", "ABC"), committed=False)
+    leader.core.refused_as_removed()
+    assert outcome.done
+    assert not write.calls, "another leader may have committed another removal"
+    leader.core.stop("refused")
+    assert outcome.done
+    assert _kinds(write) == [UnknownOutcome]
+
+
+def test_a_refusal_proves_no_later_change() -> None:
+    world = _world("ABCD", "ABCD")
+    leader, _, outcome = _removing_itself(world, committed=True)
+    later = _change(leader, _in_force(leader).without("D"))
+    leader.core.refused_as_removed()
+    assert outcome.done
+    assert not later.calls
+    leader.core.stop("refused")
+    assert _kinds(later) == [UnknownOutcome]
+
+
+def test_a_refusal_proves_nothing_to_who_waits_for_another_change() -> None:
+    world = _world("ABC", "ABC")
+    leader = world.nodes["A"]
+    outcome = _change(leader, _in_force(leader).without("C"))
+    leader.core.refused_as_removed()
+    assert not outcome.calls
+
+
 def test_a_change_that_is_cut_off_is_not_in_force_any_more() -> None:
     world = _world("ABCD", "ABC")
     leader = world.nodes["A"]
@@ -258,6 +327,27 @@ def test_a_hand_over_to_somebody_who_cannot_take_over_is_given_up() -> None:
     leader.propose("x", done.append)
     world.pump(4, ids="AB")
     assert done == [True]
+
+
+def test_a_hand_over_is_not_done_because_the_leader_goes() -> None:
+    for end in ("stop", "step_down"):
+        world = _world("ABC", "ABC")
+        leader, outcome = world.nodes["A"], Outcome()
+        leader.core.transfer("B", outcome)
+        leader.tick()
+        getattr(leader.core, end)("the test ends it")
+        assert _kinds(outcome) == [UnknownOutcome], "B was asked, and nobody has heard of a campaign"
+
+
+def test_a_hand_over_to_one_is_not_done_because_another_one_campaigns() -> None:
+    world = _world("ABC", "ABC")
+    leader, outcome = world.nodes["A"], Outcome()
+    world.disconnect("A", "B")
+    leader.core.transfer("B", outcome)
+    leader.tick()
+    leader.transport.deliver("C", pb.Envelope(term=leader.term + 1, stale=pb.Stale()))
+    assert leader.core.state == FOLLOWER
+    assert _kinds(outcome) == [UnknownOutcome]
 
 
 def test_nobody_takes_over_before_it_has_everything() -> None:
