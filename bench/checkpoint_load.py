@@ -20,7 +20,8 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, anonymous_mib, cluster_of, fill, shape, tell
+from bench.load import Writers, cluster_of, fill, shape, tell
+from bench.process import anonymous_mib
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 RATIO: Final = 5.0

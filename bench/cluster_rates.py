@@ -7,46 +7,20 @@ the run all nodes are killed and started again, and the acknowledged writes are 
 """
 
 import argparse
-import asyncio
+import itertools
 import json
 import resource
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from uvloop import run
 
 import kvorum
+from bench.measure import between, clock
 from kvorum_node.dev_cluster import DevCluster
 
 VALUE = "x" * 96  # 100 bytes with its V8 header
 KEYS = 10_000
-
-
-async def measure(call: Callable[[int], Awaitable[object]], callers: int, seconds: float) -> dict[str, float]:
-    """Run `callers` loops of `call` for a while; rate per second, latencies in milliseconds."""
-    latencies: list[float] = []
-    clock = time.perf_counter
-    end = clock() + seconds
-    number = iter(range(1 << 60))
-
-    async def caller() -> None:
-        while (begin := clock()) < end:
-            await call(next(number))
-            latencies.append(clock() - begin)
-
-    began, cpu = clock(), time.process_time()
-    await asyncio.gather(*(caller() for _ in range(callers)))
-    took = clock() - began
-    latencies.sort()
-    return {
-        "rate": len(latencies) / took,
-        "p50_ms": latencies[len(latencies) // 2] * 1e3,
-        "p99_ms": latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)] * 1e3,
-        "max_ms": latencies[-1] * 1e3,
-        "client_cpu_us_per_call": (time.process_time() - cpu) / len(latencies) * 1e6,
-    }
 
 
 async def rates(cluster: DevCluster, callers: list[int], seconds: float) -> list[dict[str, object]]:
@@ -54,18 +28,23 @@ async def rates(cluster: DevCluster, callers: list[int], seconds: float) -> list
     rows: list[dict[str, object]] = []
     written: set[int] = set()
     async with kvorum.open_kv(cluster.url) as kv:
+        numbers = itertools.count()
 
-        async def put(number: int) -> None:
-            await kv.set(("bench", number % KEYS), VALUE)
-            written.add(number % KEYS)
+        async def put(caller: int) -> None:
+            number = next(numbers) % KEYS
+            await kv.set(("bench", number), VALUE)
+            written.add(number)
 
-        async def get(number: int) -> None:
-            await kv.get(("bench", number * 7919 % KEYS))
+        async def get(caller: int) -> None:
+            await kv.get(("bench", next(numbers) * 7919 % KEYS))
 
-        await measure(put, 64, min(seconds, 2.0))  # warm up, and keys to read
+        begin = clock()
+        await between(put, 64, begin, begin + min(seconds, 2.0))  # warm up, and keys to read
         for count in callers:
             for name, call in (("set", put), ("get", get)):
-                row = await measure(call, count, seconds)
+                begin = clock()
+                row = await between(call, count, begin, begin + seconds)
+                row["client_cpu_us_per_call"] = row["client_cpu_s"] / max(1.0, row["calls"]) * 1e6
                 rows.append({"call": name, "callers": count, **row})
                 print(
                     f"{name} {count:5} callers {row['rate']:9,.0f}/s"

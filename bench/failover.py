@@ -16,7 +16,8 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import cluster_of, quantile, rejoined, tell
+from bench.load import cluster_of, rejoined, tell
+from bench.measure import quantile
 from kvorum.errors import KvorumError
 from kvorum_node.dev_cluster import DevCluster
 

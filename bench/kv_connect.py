@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import kvorum
+from bench.measure import quantile
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
@@ -136,9 +137,9 @@ def get_body(number: int) -> bytes:
     return read.SerializeToString()
 
 
-def quantile(samples: list[float], part: float) -> float:
-    """Milliseconds."""
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * part))] * 1000 if samples else float("nan")
+def milliseconds(samples: list[float], part: float) -> float:
+    """A quantile of seconds."""
+    return quantile(sorted(samples), part) * 1000
 
 
 async def hammer(address: str, path: str, body: Callable[[int], bytes], callers: int, seconds: float) -> str:
@@ -156,7 +157,7 @@ async def hammer(address: str, path: str, body: Callable[[int], bytes], callers:
     await asyncio.gather(*(call() for _ in range(callers)))
     connection.close()
     rate = len(samples) / seconds
-    return f"{rate:7,.0f}/s  p50 {quantile(samples, 0.5):6.1f} ms  p99 {quantile(samples, 0.99):6.1f} ms" + (
+    return f"{rate:7,.0f}/s  p50 {milliseconds(samples, 0.5):6.1f} ms  p99 {milliseconds(samples, 0.99):6.1f} ms" + (
         f"  REFUSED {connection.refused}" if connection.refused else ""
     )
 
@@ -179,7 +180,7 @@ async def pour(address: str, rate: float, seconds: float) -> str:
         calls.append(asyncio.ensure_future(call(number)))
     await asyncio.gather(*calls)
     connection.close()
-    return f"{rate:7,.0f}/s  p50 {quantile(samples, 0.5):6.1f} ms  p99 {quantile(samples, 0.99):6.1f} ms"
+    return f"{rate:7,.0f}/s  p50 {milliseconds(samples, 0.5):6.1f} ms  p99 {milliseconds(samples, 0.99):6.1f} ms"
 
 
 async def hammer_grpc(url: str, callers: int, seconds: float) -> str:
@@ -196,7 +197,7 @@ async def hammer_grpc(url: str, callers: int, seconds: float) -> str:
 
         await asyncio.gather(*(call() for _ in range(callers)))
     rate = len(samples) / seconds
-    return f"{rate:7,.0f}/s  p50 {quantile(samples, 0.5):6.1f} ms  p99 {quantile(samples, 0.99):6.1f} ms"
+    return f"{rate:7,.0f}/s  p50 {milliseconds(samples, 0.5):6.1f} ms  p99 {milliseconds(samples, 0.99):6.1f} ms"
 
 
 async def probe(url: str, stop: asyncio.Event) -> list[float]:
@@ -231,7 +232,7 @@ async def beside(cluster: DevCluster, what: str, work: "asyncio.Future[str] | No
     after = [await in_thread(figures, cluster, number) for number in range(3)]
     lag = max(one["kvorum_loop_lag_worst"] for one in after) * 1000
     elections = after[0]["kvorum_term"] - terms[0]["kvorum_term"]
-    p50, p99, worst = (quantile(samples, part) for part in (0.5, 0.99, 1.0))
+    p50, p99, worst = (milliseconds(samples, part) for part in (0.5, 0.99, 1.0))
     print(
         f"{what:<30} {told:<52} gRPC sets beside it: p50 {p50:5.1f}  p99 {p99:6.1f}  worst {worst:6.1f} ms"
         f"   worst loop lag {lag:5.1f} ms   elections {elections:.0f}",

@@ -7,13 +7,14 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import kvorum
 import kvorum.cluster  # first of all: it tells gRPC to keep its remarks to itself
+from bench.measure import quantile
 from kvorum.errors import KvorumError
 from kvorum_node.dev_cluster import DevCluster
 
@@ -70,11 +71,6 @@ class Writers:
     def times(self, begin: float, end: float) -> list[float]:
         """Milliseconds, sorted, of writes that began between two moments."""
         return sorted((after - before) * 1e3 for before, after in self.done if begin <= before < end)
-
-
-def quantile(times: Sequence[float], part: float) -> float:
-    """Of sorted times; 0 if there are none."""
-    return times[min(len(times) - 1, int(len(times) * part))] if times else 0.0
 
 
 def shape(times: list[float]) -> dict[str, float]:
@@ -143,14 +139,6 @@ def cluster_of(make: Callable[[Path], C]) -> Iterator[C]:
             yield cluster
         finally:
             cluster.stop()
-
-
-def anonymous_mib(pid: int) -> float:
-    """Memory of a process that is its own: heap and stacks, without mapped files."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def tell(name: str, summary: str, good: bool, figures: dict[str, Any], file: Path | None) -> int:

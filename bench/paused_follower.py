@@ -18,7 +18,8 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, cluster_of, quantile, rejoined, shape, tell
+from bench.load import Writers, cluster_of, rejoined, shape, tell
+from bench.measure import quantile
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 AIM: Final = 1.2

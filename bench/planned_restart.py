@@ -18,7 +18,8 @@ from typing import Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, cluster_of, longest_gap, quantile, rejoined, tell
+from bench.load import Writers, cluster_of, longest_gap, rejoined, tell
+from bench.measure import quantile
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 AIM: Final = 0.3

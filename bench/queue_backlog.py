@@ -20,8 +20,9 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import anonymous_mib, cluster_of, quantile, tell
-from bench.queues import cpu_seconds
+from bench.load import cluster_of, tell
+from bench.measure import quantile
+from bench.process import anonymous_mib, cpu_seconds
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
 VALUE: Final = b"x" * 100

@@ -17,13 +17,13 @@ import json
 import socket
 import struct
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-clock: Final = time.monotonic
+from bench.measure import clock, quantile
+
 SIZE: Final = 100
 """Bytes of a message."""
 HEAD: Final = struct.Struct("<dQ")
@@ -134,14 +134,10 @@ class Consumed:
         return {
             "rate": sum(count for when, count in self.acks if begin <= when < end) / (end - begin),
             "messages": len(times),
-            **{f"p{part * 100:g}_ms": round(_quantile(times, part), 3) for part in (0.5, 0.99)},
+            **{f"p{part * 100:g}_ms": round(quantile(times, part), 3) for part in (0.5, 0.99)},
             "distinct": sum(1 for count in self.seen if count),
             "repeated": sum(count - 1 for count in self.seen if count > 1),
         }
-
-
-def _quantile(times: Sequence[float], part: float) -> float:
-    return times[min(len(times) - 1, int(len(times) * part))] if times else 0.0
 
 
 async def produce(broker: Broker, plan: Plan, link: socket.socket, begin: float, end: float) -> dict[str, Any]:
@@ -190,8 +186,8 @@ async def produce(broker: Broker, plan: Plan, link: socket.socket, begin: float,
     return {
         "sent": sent,
         "unacknowledged": plan.in_flight - credits.count,
-        "send_p50_ms": round(_quantile(took, 0.5) * 1e3, 3),
-        "send_p99_ms": round(_quantile(took, 0.99) * 1e3, 3),
+        "send_p50_ms": round(quantile(took, 0.5) * 1e3, 3),
+        "send_p99_ms": round(quantile(took, 0.99) * 1e3, 3),
     }
 
 

@@ -1,7 +1,6 @@
 """Messages per second through a queue, from sending to confirmed acknowledgement, beside NATS JetStream:
 
-    python -m bench.queues [--seconds 5] [--rounds 2] [--variants NAME,…] [--only kvorum] [--nats-python PYTHON]
-                           [--dir /dev/shm]
+    python -m bench.queues [--seconds 5] [--rounds 2] [--variants NAME,…] [--only kvorum] [--dir /dev/shm]
 
 Three nodes of each system, a process that sends and one that handles, messages of 100 bytes, a bounded number of them
 in flight (`bench.queue_ends`). For each variant the systems take turns, `--rounds` times each, and what is compared is
@@ -19,7 +18,6 @@ import json
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,18 +26,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.load import anonymous_mib, tell
+from bench.load import tell
+from bench.measure import clock
 from bench.nats_cluster import SETTINGS, NatsCluster
-from bench.queue_ends import Plan, clock
+from bench.peers import Peers, install
+from bench.process import Child, cpu_seconds, memory
+from bench.queue_ends import Plan
 from kvorum_node.dev_cluster import DevCluster
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-NATS_PYTHON: Final = Path("~/.cache/kvorum-bench/nats/bin/python").expanduser()
 WARM_UP: Final = 1.0
 """Seconds of each run that do not count."""
 IDLE_AIM: Final = 5.0
 """Milliseconds from sending to the handler, median, when nothing else is going on."""
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,99 +80,49 @@ class System:
     runs: int = 0
 
 
+def of_cluster(cluster: DevCluster) -> System:
+    """A cluster of kvorum that runs."""
+    servers = {f"n{number + 1}": cluster.client_address(number) for number in range(cluster.nodes)}
+    return System("kvorum", sys.executable, "bench.queue_kvorum", servers, node_pids(cluster))
+
+
+def node_pids(cluster: DevCluster) -> dict[str, int]:
+    """By what each node is at the moment."""
+    leader = cluster.leader()
+    return {
+        ("leader" if number == leader else f"follower {number + 1}"): cluster.pid(number)
+        for number in range(cluster.nodes)
+    }
+
+
 @contextlib.contextmanager
 def kvorum_system(folder: Path) -> Iterator[System]:
     """Three nodes."""
     cluster = DevCluster(folder)
     try:
         cluster.start_all()
-        servers = {f"n{number + 1}": cluster.client_address(number) for number in range(3)}
-        leader = cluster.leader()
-        pids = {
-            ("leader" if number == leader else f"follower {number + 1}"): cluster.pid(number) for number in range(3)
-        }
-        yield System("kvorum", sys.executable, "bench.queue_kvorum", servers, pids)
+        yield of_cluster(cluster)
     finally:
         cluster.stop()
 
 
 @contextlib.contextmanager
-def nats_system(folder: Path, python: Path) -> Iterator[System]:
+def nats_system(folder: Path, peers: Peers) -> Iterator[System]:
     """Three servers."""
-    if not python.exists():
-        raise SystemExit(
-            f"{python} is not there: make it, or go without with --only kvorum (see bench/nats_cluster.py)"
-        )
-    cluster = NatsCluster(folder)
+    cluster = NatsCluster(peers.found["nats"], folder)
     try:
         cluster.start()
         print(f"{cluster.version}: {SETTINGS}", flush=True)
-        pids = dict(zip(cluster.servers, cluster.pids, strict=True))
-        yield System("nats", str(python), "bench.queue_nats", cluster.servers, pids)
+        pids = {name: cluster.pid(name) for name in cluster.servers}
+        yield System("nats", str(peers.found["clients"]), "bench.queue_nats", cluster.servers, pids)
     finally:
         cluster.stop()
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process, so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def peak_mib(pid: int) -> float:
-    """Largest resident set so far, mapped files included."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-class End:
-    """One of the two processes of a run."""
-
-    def __init__(self, system: System, plan: Plan) -> None:
-        self.role = plan.role
-        self._child = subprocess.Popen(
-            [system.python, "-m", system.module, json.dumps(asdict(plan))],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[plan.link],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
-        )
-        self.pid = self._child.pid
-
-    def line(self) -> str:
-        """What it prints next. Errors: RuntimeError if it has ended."""
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the {self.role} has ended with status {self._child.wait()}")
-        return line.strip()
-
-    def tell(self, begin: float, end: float) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps({"begin": begin, "end": end}) + "\n")
-        self._child.stdin.flush()
-
-    def stop(self) -> None:
-        if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.close()
-        try:
-            self._child.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
 
 
 def measure(system: System, variant: Variant, seconds: float) -> dict[str, Any]:
     """One run. Errors: RuntimeError if a message is missing, or an end fails."""
     system.runs += 1
-    ends: list[End] = []
+    ends: list[Child] = []
     sockets = socket.socketpair()
     try:
         for role, link in zip(("consumer", "producer"), sockets, strict=True):
@@ -189,7 +137,7 @@ def measure(system: System, variant: Variant, seconds: float) -> dict[str, Any]:
                 groups=variant.groups,
                 link=link.fileno(),
             )
-            ends.append(End(system, plan))
+            ends.append(Child(role, [system.python, "-m", system.module, json.dumps(asdict(plan))], [link.fileno()]))
             if ends[-1].line() != "ready":
                 raise RuntimeError(f"the {role} said something else than that it is ready")
             link.close()
@@ -205,23 +153,20 @@ def measure(system: System, variant: Variant, seconds: float) -> dict[str, Any]:
     return {"variant": variant.name, "system": system.name, **row}
 
 
-def _run(system: System, ends: Sequence[End], seconds: float) -> dict[str, Any]:
+def _run(system: System, ends: Sequence[Child], seconds: float) -> dict[str, Any]:
     consumer, producer = ends
     pids = {**system.pids, "consumer": consumer.pid, "producer": producer.pid}
     begin = clock() + WARM_UP
     end = begin + seconds
-    producer.tell(begin - WARM_UP, end)
+    producer.tell({"begin": begin - WARM_UP, "end": end})
     time.sleep(begin - clock())
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     time.sleep(end - clock())
     after = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    memory = {
-        name: {"anonymous_mib": round(anonymous_mib(pid), 1), "peak_mib": round(peak_mib(pid), 1)}
-        for name, pid in pids.items()
-    }
-    sent = json.loads(producer.line())
-    consumer.tell(begin, end)
-    handled = json.loads(consumer.line())
+    used = memory(pids)
+    sent = producer.answer()
+    consumer.tell({"begin": begin, "end": end})
+    handled = consumer.answer()
     cpu = {name: round((after[name] - before[name]) / seconds, 3) for name in pids}
     messages = handled["rate"] * seconds
     return {
@@ -229,7 +174,7 @@ def _run(system: System, ends: Sequence[End], seconds: float) -> dict[str, Any]:
         **sent,
         "cpu": cpu,
         "cpu_us_per_message": round(sum(cpu.values()) * seconds / messages * 1e6, 1) if messages else 0.0,
-        "memory": memory,
+        "memory": used,
         "load": os.getloadavg()[0],
     }
 
@@ -271,13 +216,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--variants", default=",".join(variant.name for variant in VARIANTS))
     parser.add_argument("--only", choices=("kvorum", "nats"))
-    parser.add_argument("--nats-python", type=Path, default=NATS_PYTHON)
     parser.add_argument("--dir", default=".", help="for the data; in one that is in memory, neither system syncs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = options.variants.split(",")
     if unknown := set(names) - {variant.name for variant in VARIANTS}:
         parser.error(f"unknown variants: {', '.join(sorted(unknown))}")
+    peers = Peers() if options.only == "kvorum" else install(("nats", "clients"))
+    if options.only != "kvorum" and (why := peers.wanting("nats", "clients")):
+        raise SystemExit(f"without its peer, say --only kvorum ({why})")
     rows: list[dict[str, Any]] = []
     medians: dict[str, dict[str, float]] = {}
     with contextlib.ExitStack() as stack:
@@ -286,7 +233,7 @@ def main() -> int:
         if options.only != "nats":
             systems.append(stack.enter_context(kvorum_system(folder / "kvorum")))
         if options.only != "kvorum":
-            systems.append(stack.enter_context(nats_system(folder / "nats", options.nats_python)))
+            systems.append(stack.enter_context(nats_system(folder / "nats", peers)))
         for variant in VARIANTS:
             if variant.name not in names:
                 continue

@@ -18,7 +18,8 @@ from typing import Any, Final
 from uvloop import run
 
 import kvorum
-from bench.load import Writers, anonymous_mib, cluster_of, fill, shape, tell
+from bench.load import Writers, cluster_of, fill, shape, tell
+from bench.process import anonymous_mib
 from chaos.arena import Arena
 from chaos.operator import Operator
 from kvorum_node.dev_cluster import in_thread

@@ -1,0 +1,187 @@
+"""Runs in pairs become lines: medians, ratios, and what each node used."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.sides import CLIENT
+from bench.workloads import HEADLINES, WORKLOADS, Workload
+
+KVORUM: Final = "kvorum"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one system: the median of its runs."""
+
+    busiest_cpu_s: float
+    """Of the server that used most: as a rule the leader."""
+    others_cpu_s: float
+    """Of each other server, on average."""
+    client_cpu_s: float
+    peak_mib: float
+    """Largest resident set of any server, mapped files included."""
+    anonymous_mib: float
+    """The same without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What was found of one system."""
+
+    value: float
+    """In the workload's unit."""
+    p50_ms: float
+    p99_ms: float
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One workload with so many callers."""
+
+    workload: Workload
+    callers: int
+    kvorum: System | None
+    peer: System | None
+    pairs: int
+    ratio: float | None
+    """kvorum's figure to the peer's, the median over the pairs; see `Workload.figure`."""
+    seconds: float
+
+    @property
+    def better(self) -> bool | None:
+        """Whether kvorum is at least as good."""
+        if self.ratio is None:
+            return None
+        return self.ratio >= 1 if self.workload.figure == "rate" else self.ratio <= 1
+
+
+def _usage(rows: Sequence[Row]) -> Usage:
+    return Usage(
+        statistics.median(max(_servers(row).values(), default=0.0) for row in rows),
+        statistics.median(_followers(row) for row in rows),
+        statistics.median(sum(cpu for name, cpu in row["cpu_s"].items() if _is_client(name)) for row in rows),
+        max(_largest(row, "peak_mib") for row in rows),
+        max(_largest(row, "anonymous_mib") for row in rows),
+    )
+
+
+def _servers(row: Row) -> dict[str, float]:
+    return {name: cpu for name, cpu in row["cpu_s"].items() if not _is_client(name)}
+
+
+def _followers(row: Row) -> float:
+    """All but the busiest one."""
+    others = sorted(_servers(row).values())[:-1]
+    return statistics.mean(others) if others else 0.0
+
+
+def _largest(row: Row, what: str) -> float:
+    """Of the servers; of the client where it is its own server."""
+    servers = {name: used[what] for name, used in row["memory"].items() if not _is_client(name)}
+    return float(max(servers.values(), default=row["memory"].get(CLIENT, {}).get(what, 0.0)))
+
+
+def _is_client(name: str) -> bool:
+    return name in (CLIENT, "producer", "consumer")
+
+
+def _system(rows: Sequence[Row]) -> System | None:
+    if not rows:
+        return None
+    value, p50, p99 = (statistics.median(row[what] for row in rows) for what in ("value", "p50_ms", "p99_ms"))
+    return System(value, p50, p99, _usage(rows))
+
+
+def ratio(rows: Iterable[Row], peer: str, figure: str) -> tuple[float | None, int]:
+    """The median over the pairs, and their number. The two of a round ran side by side, under the same load."""
+    rounds: dict[int, dict[str, float]] = {}
+    for row in rows:
+        rounds.setdefault(row["round"], {})[row["system"]] = row[figure]
+    pairs = [found[KVORUM] / found[peer] for found in rounds.values() if found.get(KVORUM) and found.get(peer)]
+    return (statistics.median(pairs) if pairs else None), len(pairs)
+
+
+def lines(rows: Sequence[Row]) -> list[Line]:
+    """In the order of the workloads."""
+    found: list[Line] = []
+    for workload in WORKLOADS.values():
+        for callers in workload.callers:
+            own = [row for row in rows if row["workload"] == workload.name and row["callers"] == callers]
+            if own:
+                found.append(_line(workload, callers, own))
+    return found
+
+
+def _line(workload: Workload, callers: int, rows: Sequence[Row]) -> Line:
+    ours = _system([row for row in rows if row["system"] == KVORUM])
+    theirs = _system([row for row in rows if row["system"] == workload.peer])
+    relation, pairs = ratio(rows, workload.peer, workload.figure)
+    return Line(workload, callers, ours, theirs, pairs, relation, rows[0]["seconds"])
+
+
+def headlines(rows: Sequence[Row]) -> dict[str, float | None]:
+    """The ratios that have names; None: not measured."""
+    found: dict[str, float | None] = {}
+    for name, (workload, callers, figure) in HEADLINES.items():
+        own = [row for row in rows if row["workload"] == workload and row["callers"] == callers]
+        found[name] = ratio(own, WORKLOADS[workload].peer, figure)[0]
+    return found
+
+
+# ---- text
+
+COLUMNS: Final = ("", "kvorum", "peer", "ratio", "p50 ms", "p99 ms", "CPU s", "peak MiB", "durability of the peer")
+
+
+LEGEND: Final = (
+    "Of two figures with a bar, kvorum's is the first. CPU s: of the busiest server + of each other one + of the"
+    " client(s), while it was measured. Peak MiB: largest resident set of a server since it was started, mapped files"
+    " included (and memory of its own). Ratios: medians of pairs."
+)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _both(line: Line, show: Any) -> str:
+    return " | ".join("–" if one is None else show(one) for one in (line.kvorum, line.peer))
+
+
+def cells(line: Line) -> list[str]:
+    """One row of the table; of figures with a bar kvorum's is the first. See `LEGEND`."""
+    workload = line.workload
+
+    def cpu(one: System) -> str:
+        use = one.usage
+        return f"{use.busiest_cpu_s:.2f}+{use.others_cpu_s:.2f}+{use.client_cpu_s:.2f}"
+
+    peer = "no peer"
+    if workload.peer:
+        peer = f"{workload.peer} " + (
+            "not to be had" if line.peer is None else _amount(line.peer.value) + workload.unit
+        )
+    what = "" if workload.figure == "rate" else f" ({workload.figure.removesuffix('_ms')}, less is better)"
+    return [
+        f"{workload.name} @{line.callers}",
+        "–" if line.kvorum is None else _amount(line.kvorum.value) + workload.unit,
+        peer,
+        "–" if line.ratio is None else f"{line.ratio:.2f}{what}",
+        _both(line, lambda one: f"{one.p50_ms:.2f}"),
+        _both(line, lambda one: f"{one.p99_ms:.2f}"),
+        _both(line, cpu),
+        _both(line, lambda one: f"{one.usage.peak_mib:.0f} ({one.usage.anonymous_mib:.0f})"),
+        workload.durability or "–",
+    ]
+
+
+def text(found: Sequence[Line]) -> str:
+    """The table for a terminal."""
+    rows = [list(COLUMNS), *(cells(line) for line in found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*shown, LEGEND])
