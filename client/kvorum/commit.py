@@ -61,6 +61,18 @@ def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) ->
     raise AssertionError(f"a backend must raise for outcome {what}")
 
 
+def sent_alone(outcome: WriteOutcome) -> Sent:
+    """What an executed write means that had one message, without a `dedup_id`, and nothing else.
+
+    Errors, with nothing changed: QueueFull.
+    """
+    if outcome.result.outcome != pb.OUTCOME_DONE:
+        commit_result(outcome)
+        raise AssertionError("a message has no checks")
+    stamp = outcome.versionstamp.hex()
+    return Sent(f"{stamp}0000", False, stamp)
+
+
 def _sent(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue]) -> tuple[Sent, ...]:
     stamp = outcome.versionstamp.hex()
     duplicates = {duplicate.enqueue: duplicate.message_id.hex() for duplicate in outcome.result.duplicates}

@@ -171,6 +171,8 @@ class Connection:
 
     def wake(self) -> None:
         """There may be something to send."""
+        if self._dirty:
+            return  # the pump knows, and has not looked yet
         self._dirty = True
         if self._waker is not None and not self._waker.done():
             self._waker.set_result(None)

@@ -16,9 +16,8 @@ short while before a connection is lost is registered once more on the next one,
 what is left in hand; what the node pushes beside that goes back.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from kvorum import errors
@@ -38,13 +37,15 @@ REMEMBERED: Final = 4_096
 """Settled leases that a consumer remembers, to know a late repeat of their delivery."""
 
 
-@dataclass(slots=True)
 class Held:
     """A message in hand."""
 
-    message_id: bytes
-    session: bytes
-    started: bool = False
+    __slots__ = ("message_id", "session", "started")
+
+    def __init__(self, message_id: bytes, session: bytes) -> None:
+        self.message_id = message_id
+        self.session = session
+        self.started = False
 
 
 class ClusterConsumer:
@@ -102,7 +103,8 @@ class ClusterConsumer:
         self.closed = False
         self._let_go: dict[bytes, None] = {}
         """Of `held`, the first one that was let go first."""
-        self._remembered: dict[bytes, None] = {}
+        # A dict whose first key is removed again and again is walked through from its beginning each time: 2 µs.
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()
 
     def started(self, lease_id: bytes) -> None:
         """Report that a message's handling starts; call it before the handler. What was taken is out of hand by it.
@@ -128,7 +130,7 @@ class ClusterConsumer:
             self._owner.dropped(self)
             self._remembered[lease_id] = None
             if len(self._remembered) > REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
+                self._remembered.popitem(last=False)
 
     def let_go(self, session: bytes) -> list[bytes]:
         """Leases of a session that were let go and may go on."""
@@ -246,8 +248,9 @@ class Consumers:
 
     def changed(self, consumer: ClusterConsumer) -> None:
         """A consumer has started reports to send."""
-        self._to_report[consumer.id] = consumer
-        self._wake()
+        if consumer.id not in self._to_report:  # or it is known already
+            self._to_report[consumer.id] = consumer
+            self._wake()
 
     @property
     def open(self) -> bool:

@@ -183,9 +183,10 @@ class Keeper:
 
     def wake(self) -> None:
         """There may be something to send."""
-        self._wanted.set()
         if self.connection is not None:
             self.connection.wake()
+        else:
+            self._wanted.set()
 
     def why(self) -> str:
         """What stands in the way, for messages."""

@@ -261,7 +261,9 @@ class Writes:
             pending.attempts += 1
             if pending.attempts > 1:
                 self._counters.retries += 1
-            add(seq=pending.seq, op=pending.op)
+            write = add()  # with arguments it takes a third longer
+            write.seq = pending.seq
+            write.op = pending.op
             count += 1
         if count:
             group = frame.writes

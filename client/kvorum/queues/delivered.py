@@ -1,6 +1,6 @@
 """A message in a consumer's hands, without the calls that settle it: those wait, or block, so there are two kinds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -96,7 +96,11 @@ class Hold(Protocol):
         """The message was thrown away, unsettled."""
         ...
 
-    async def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
+    def verdict(self, settle: pb.Settle, timeout: float) -> Awaitable[KvorumError | None]:
+        """See `Settler.settle`."""
+        ...
+
+    def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> Awaitable[list[KvorumError | None]]:
         """See `Settler.settle_all`."""
         ...
 
@@ -207,9 +211,16 @@ class Delivered:
         self, kind: "pb.SettleKind", *, delay: Duration | None = None, reason: str = "", what: str = "delay"
     ) -> pb.Settle:
         """A verdict on it. Errors: InvalidArgument, LimitExceeded."""
-        if self._delivery.taken:
+        delivery = self._delivery
+        if self.settled and delivery.taken:
             raise InvalidArgument(f"message {self.id} was received at most once: it is done, and cannot be settled")
-        settle = pb.Settle(message_id=self.message_id, lease_id=self.lease_id, kind=kind, reason=cut_reason(reason))
+        # With arguments, and a reason that says nothing, it took twice as long: 0.5 instead of 1 µs.
+        settle = pb.Settle()
+        settle.message_id = delivery.message_id
+        settle.lease_id = delivery.lease_id
+        settle.kind = kind
+        if reason != "":
+            settle.reason = cut_reason(reason)
         if delay is not None:
             if kind == pb.SETTLE_KIND_EXTEND:
                 settle.delay_ms = milliseconds(delay, what, "MAX_LEASE", limits.MAX_LEASE)
@@ -223,7 +234,7 @@ class Delivered:
         """Errors: StaleLease; those of `Settler.settle`."""
         if self.settled:
             raise StaleLease(f"message {self.id} was settled already")
-        (error,) = await self._hold.verdicts((settle,), self._hold.link.within(timeout))
+        error = await self._hold.verdict(settle, self._hold.link.within(timeout))
         self._settled(settle.kind, error)
         if error is not None:
             raise error

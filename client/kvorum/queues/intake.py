@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from kvorum import limits
@@ -19,7 +19,7 @@ from kvorum.backend import Consumer
 from kvorum.errors import DataError, InvalidArgument, KvorumError, LimitExceeded, Unavailable, shown
 from kvorum.link import Link
 from kvorum.queues.delivered import Delivered, Hold, cut_reason
-from kvorum.queues.settling import Settler
+from kvorum.queues.settling import Outcome, Settler
 
 logger = logging.getLogger("kvorum")
 
@@ -116,9 +116,13 @@ class Intake(Generic[M]):
 
     # ---- verdicts
 
-    async def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
+    def verdict(self, settle: pb.Settle, timeout: float) -> Awaitable[Outcome]:
+        """See `Settler.settle`."""
+        return self._settler.settle(settle, timeout)
+
+    def verdicts(self, settles: Sequence[pb.Settle], timeout: float) -> Awaitable[list[Outcome]]:
         """See `Settler.settle_all`."""
-        return await self._settler.settle_all(settles, timeout)
+        return self._settler.settle_all(settles, timeout)
 
     def ended(self, lease_id: bytes) -> None:
         """A message is out of these hands."""

@@ -8,7 +8,10 @@ when the verdict was answered: the node counts the first `concurrency` unsettled
 Two ways to an end. *Stopping*, as closing the client does: no more messages, waiting ones go back at once, running
 handlers get time to finish. *Cancelling* the call: the same, but running handlers are cancelled; their messages are
 ready again at once, with this attempt counted. The same, and an error, when no more messages can come, as from a
-cluster that is not the same any more. One task for each place that is in use, none for a message.
+cluster that is not the same any more.
+
+One task for each place that was ever in use, none for a message: between messages it is *idle*. A task for each group
+of messages that comes into an empty listener, where 256 come at a time, took 3 µs a message more.
 """
 
 import asyncio
@@ -50,12 +53,13 @@ _CANCELLED: Final[_Verdict] = (pb.SETTLE_KIND_RETRY, "its handler was cancelled"
 
 
 class Phase(Enum):
-    """Of a place that is in use."""
+    """Of a place."""
 
     NEW = 0
-    """Its task has not run yet."""
+    """Its task has not seen yet what it shall handle."""
     RUNNING = 1
     SETTLING = 2
+    IDLE = 3
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Listener(Generic[M]):
             news=self._news,
         )
         self._phases: dict[asyncio.Task[None], Phase] = {}
+        self._idle: list[tuple[asyncio.Task[None], asyncio.Future[list[pb.Delivery]]]] = []
+        """Tasks that wait for messages. The last one that fell idle goes first."""
         self._overdue = False
         """The batch that gathers has waited long enough."""
         self._clock: asyncio.TimerHandle | None = None
@@ -174,10 +180,18 @@ class Listener(Generic[M]):
         self._start_more()
 
     def _start_more(self) -> None:
-        while len(self._phases) < self._terms.concurrency and (group := self._next_group()):
-            task = asyncio.get_running_loop().create_task(self._work(group))
-            self._phases[task] = Phase.NEW
-            task.add_done_callback(self._worked)
+        while (self._idle or len(self._phases) < self._terms.concurrency) and (group := self._next_group()):
+            self._phases[self._hand_over(group)] = Phase.NEW
+
+    def _hand_over(self, group: list[pb.Delivery]) -> "asyncio.Task[None]":
+        while self._idle:
+            task, work = self._idle.pop()
+            if not work.done():  # or it was cancelled a moment ago
+                work.set_result(group)
+                return task
+        task = asyncio.get_running_loop().create_task(self._work(group))
+        task.add_done_callback(self._worked)
+        return task
 
     def _next_group(self) -> list[pb.Delivery]:
         """What the next free place shall handle; empty: nothing yet."""
@@ -203,7 +217,7 @@ class Listener(Generic[M]):
         self._start_more()
 
     async def _work(self, group: list[pb.Delivery]) -> None:
-        """Handle messages, and then others, until none is waiting."""
+        """Handle messages, and then others, until there shall be no more."""
         task = asyncio.current_task()
         assert task is not None
         while group:
@@ -213,6 +227,23 @@ class Listener(Generic[M]):
             self._phases[task] = Phase.RUNNING
             await self._handle(group, task)
             group = self._next_group()
+            if not group and not self._ending:
+                group = await self._more_work(task)
+
+    async def _more_work(self, task: "asyncio.Task[None]") -> list[pb.Delivery]:
+        """Wait until there is something to be handled; empty: it is over."""
+        work: asyncio.Future[list[pb.Delivery]] = asyncio.get_running_loop().create_future()
+        idle = task, work
+        self._phases[task] = Phase.IDLE
+        self._idle.append(idle)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if idle in self._idle:
+                self._idle.remove(idle)
+            elif not work.cancelled():  # it had got something
+                self._intake.waiting.extendleft(reversed(work.result()))
+            raise
 
     def _worked(self, task: "asyncio.Task[None]") -> None:
         del self._phases[task]
@@ -234,8 +265,9 @@ class Listener(Generic[M]):
                 self._phases[task] = Phase.RUNNING
         if messages:
             verdict = await self._call(messages, task)
-            self._phases[task] = Phase.SETTLING
-            await self._settle([message for message in messages if not message.settled], verdict)
+            if unsettled := [message for message in messages if not message.settled]:
+                self._phases[task] = Phase.SETTLING
+                await self._settle(unsettled, verdict)
         for delivery in group:
             intake.finish(delivery)
 
@@ -257,8 +289,6 @@ class Listener(Generic[M]):
         return _DONE
 
     async def _settle(self, messages: Sequence[M], verdict: _Verdict) -> None:
-        if not messages:
-            return
         kind, reason, delay_ms = verdict
         settles = [
             pb.Settle(
@@ -277,6 +307,10 @@ class Listener(Generic[M]):
 
     async def _wind_up(self, patience: float) -> None:
         self._ending = True
+        for _, work in self._idle:
+            if not work.done():
+                work.set_result([])
+        self._idle.clear()
         if self._clock is not None:
             self._clock.cancel()
         await self._intake.close()

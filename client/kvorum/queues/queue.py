@@ -7,7 +7,7 @@ from typing import Any, Final, Unpack, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.commit import Sent, commit_result
+from kvorum.commit import Sent, commit_result, sent_alone
 from kvorum.durations import Duration, milliseconds
 from kvorum.errors import LimitExceeded, MessageGone
 from kvorum.queues.batch import Batch
@@ -17,10 +17,12 @@ from kvorum.queues.infos import Kind, MessageInfo, QueueStats, message_info, one
 from kvorum.queues.listener import DEFAULT_CONCURRENCY, Handler, Listener, Terms, check_handler
 from kvorum.queues.message import Message
 from kvorum.queues.outgoing import SendOptions, outgoing, outgoing_batch, queue_name, size_of
+from kvorum.queues.plain import join_plain, plain_head
 from kvorum.queues.policy import PolicyOptions, QueuePolicy, policy_message, policy_of
 from kvorum.queues.receiver import Receiver, batch_size, receiver_credits
 from kvorum.queues.signals import Signals
 from kvorum.queues.verdicts import cancel_settle, message_id, reschedule_settle
+from kvorum.values import encode_payload
 
 _POLICY_AGE: Final = 5.0
 """Seconds for which batch consumers remember the policy."""
@@ -35,6 +37,7 @@ class Queue:
     def __init__(self, desk: Desk, name: str) -> None:
         self._desk = desk
         self._name = queue_name(name)
+        self._head = plain_head(name)
         self._batching: tuple[float, int, int] | None = None
         """When the policy was read, and its `max_batch` and `max_wait` in milliseconds."""
 
@@ -59,7 +62,13 @@ class Queue:
 
         Errors: InvalidValue, InvalidKey, InvalidArgument, LimitExceeded, QueueFull.
         """
-        return (await self._write([outgoing(value, self._name, options)], timeout))[0]
+        if options:
+            return (await self._write([outgoing(value, self._name, options)], timeout))[0]
+        # The most frequent kind of message by far. Its bytes take 0.5 µs to join, those of a message in a message
+        # 2.5 µs to make; and a coroutine less, and only one result to tell, are another 2 µs.
+        link = self._desk.link
+        op = join_plain(self._head, encode_payload(value))
+        return sent_alone(await link.backend.write(op, timeout=link.within(timeout)))
 
     async def send_batch(
         self, messages: Sequence[object], *, timeout: Duration | None = None, **common: Unpack[SendOptions]

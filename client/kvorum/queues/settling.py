@@ -38,7 +38,9 @@ them yet refuses them for as long as they are repeated."""
 _ALONE: Final = 60.0
 """Seconds for which verdicts travel alone after such a refusal."""
 
-_Waiting = tuple[pb.Settle, "asyncio.Future[None]"]
+Outcome = KvorumError | None
+"""What became of a verdict: None if it was taken."""
+_Waiting = tuple[pb.Settle, "asyncio.Future[Outcome]"]
 
 
 class Settler:
@@ -52,27 +54,32 @@ class Settler:
         self._together_works = False
         self._alone_until = 0.0
 
-    def once(self, verdict: pb.Settle) -> "asyncio.Future[None]":
+    def _once(self, loop: asyncio.AbstractEventLoop, verdict: pb.Settle) -> "asyncio.Future[Outcome]":
         """One attempt; the errors of its answer: StaleLease, MessageGone, those of `Backend.write`."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        answer: asyncio.Future[Outcome] = loop.create_future()
         if not self._gathered:
             loop.call_soon(self._send)
         self._gathered.append((verdict, answer))
         return answer
 
-    async def settle(self, verdict: pb.Settle, timeout: float) -> None:
+    async def settle(self, verdict: pb.Settle, timeout: float) -> Outcome:
         """Repeat until the answer is definite, for `timeout` seconds.
 
-        Errors: StaleLease; OutcomeUnknown also where a repeat found the lease stale, which an earlier attempt that did
-        arrive makes of it; DeadlineExceeded, NoSpace, Closed and others with nothing changed.
+        Returns, and does not raise: StaleLease; OutcomeUnknown also where a repeat found the lease stale, which an
+        earlier attempt that did arrive makes of it; DeadlineExceeded, NoSpace, Closed and others with nothing changed.
         """
-        (error,) = await self.settle_all((verdict,), timeout)
-        if error is not None:
-            raise error
+        # As `settle_all` of one, with three coroutines less on the way of each acknowledgement: 3 µs.
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if timeout < self._timeout:
+            return await self._until(verdict, deadline, timeout, None)
+        outcome = await self._once(loop, verdict)
+        if outcome is None or not _repeatable(outcome):
+            return outcome
+        return await self._until(verdict, deadline, timeout, outcome)
 
-    async def settle_all(self, verdicts: Sequence[pb.Settle], timeout: float) -> list[KvorumError | None]:
-        """As `settle` for each; what became of them, None if it was taken."""
+    async def settle_all(self, verdicts: Sequence[pb.Settle], timeout: float) -> list[Outcome]:
+        """As `settle` for each."""
         deadline = asyncio.get_running_loop().time() + timeout
         if timeout < self._timeout:
             return await asyncio.gather(*(self._until(one, deadline, timeout, None) for one in verdicts))
@@ -88,7 +95,7 @@ class Settler:
                 outcomes[at] = outcome
         return outcomes
 
-    async def insist(self, verdicts: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> list[KvorumError | None]:
+    async def insist(self, verdicts: Sequence[pb.Settle], gave_up: Callable[[], bool]) -> list[Outcome]:
         """Repeat each until its answer is definite, however long that takes, or until `gave_up` says that it is enough.
 
         Returns why they were not taken; None if they were.
@@ -104,22 +111,14 @@ class Settler:
                 outcomes[at] = outcome
         return outcomes
 
-    async def _first(self, verdicts: Sequence[pb.Settle]) -> list[KvorumError | None]:
+    async def _first(self, verdicts: Sequence[pb.Settle]) -> list[Outcome]:
         """One attempt for each."""
-        outcomes: list[KvorumError | None] = []
-        for answer in [self.once(verdict) for verdict in verdicts]:
-            try:
-                await answer
-            except KvorumError as error:
-                outcomes.append(error)
-            else:
-                outcomes.append(None)
-        return outcomes
+        loop = asyncio.get_running_loop()
+        return [await answer for answer in [self._once(loop, verdict) for verdict in verdicts]]
 
-    async def _until(
-        self, verdict: pb.Settle, deadline: float, timeout: float, last: KvorumError | None
-    ) -> KvorumError | None:
+    async def _until(self, verdict: pb.Settle, deadline: float, timeout: float, last: Outcome) -> Outcome:
         """Repeat after the error `last`, if there was one, until the answer is definite, or the deadline."""
+        loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE
         in_doubt = isinstance(last, OutcomeUnknown)
         try:
@@ -128,19 +127,12 @@ class Settler:
                     if last is not None:
                         await asyncio.sleep(pause)
                         pause = min(pause * 2, _LONGEST_PAUSE)
-                    try:
-                        await self.once(verdict)
-                    except (StaleLease, MessageGone) as error:
-                        if in_doubt:
-                            return OutcomeUnknown(f"an attempt without an answer may have been applied; now: {error}")
-                        return error
-                    except KvorumError as error:
-                        if not _repeatable(error):
-                            return error
-                        last = error
-                        in_doubt |= isinstance(error, OutcomeUnknown)
-                    else:
-                        return None
+                    last = await self._once(loop, verdict)
+                    if in_doubt and isinstance(last, (StaleLease, MessageGone)):
+                        return OutcomeUnknown(f"an attempt without an answer may have been applied; now: {last}")
+                    if last is None or not _repeatable(last):
+                        return last
+                    in_doubt |= isinstance(last, OutcomeUnknown)
         except TimeoutError:
             if in_doubt or last is None:
                 return OutcomeUnknown(f"no answer to a verdict on a message within {shown_seconds(timeout)}")
@@ -172,21 +164,18 @@ class Settler:
                 await self._write_together(part)
         except KvorumError as error:
             for _, answer in part:
-                _fail(answer, error)
+                _tell(answer, error)
         except BaseException as error:
             # Cut off by closing, or by a fault: nobody may be left waiting.
             why = "the client was closed" if isinstance(error, asyncio.CancelledError) else f"it failed ({error!r})"
             for _, answer in part:
-                _fail(answer, OutcomeUnknown(f"{why} before the verdict on a message was answered"))
+                _tell(answer, OutcomeUnknown(f"{why} before the verdict on a message was answered"))
             raise
 
-    async def _write_alone(self, verdict: pb.Settle, answer: "asyncio.Future[None]") -> None:
+    async def _write_alone(self, verdict: pb.Settle, answer: "asyncio.Future[Outcome]") -> None:
         op = pb.AtomicWrite(settles=(verdict,)).SerializeToString()
         result = (await self._backend.write(op, timeout=self._timeout)).result
-        if result.outcome == pb.OUTCOME_DONE:
-            _succeed(answer)
-        else:
-            _fail(answer, _refusal(verdict, result.message))
+        _tell(answer, None if result.outcome == pb.OUTCOME_DONE else _refusal(verdict, result.message))
 
     async def _write_together(self, part: list[_Waiting]) -> None:
         op = pb.AtomicWrite(settles=[verdict for verdict, _ in part], each=True).SerializeToString()
@@ -203,12 +192,9 @@ class Settler:
             await asyncio.gather(*(self._write([one]) for one in part))
             return
         self._together_works = True
-        refused = frozenset(result.failed_checks)
+        refused = frozenset(result.failed_checks) if result.outcome == pb.OUTCOME_DONE else range(len(part))
         for at, (verdict, answer) in enumerate(part):
-            if result.outcome == pb.OUTCOME_DONE and at not in refused:
-                _succeed(answer)
-            else:
-                _fail(answer, _refusal(verdict, result.message))
+            _tell(answer, _refusal(verdict, result.message) if at in refused else None)
 
 
 def _refusal(verdict: pb.Settle, message: str) -> KvorumError:
@@ -224,12 +210,6 @@ def _repeatable(error: KvorumError) -> bool:
     return error.retryable or isinstance(error, (OutcomeUnknown, NoSpace))
 
 
-def _succeed(answer: "asyncio.Future[None]") -> None:
+def _tell(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
     if not answer.done():
-        answer.set_result(None)
-
-
-def _fail(answer: "asyncio.Future[None]", error: KvorumError) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # whoever waits for it may be cut off in the same turn
+        answer.set_result(outcome)

@@ -20,6 +20,8 @@ def loads(data: bytes) -> object:
     if len(data) < 3 or data[0] != 0xFF or data[1] not in READABLE:
         raise DataError("this value cannot be decoded: it is not version 15 or 16 of V8's format")
     try:
+        if data[2] == 0x42:  # bytes, and nothing else: 0.6 instead of 2.1 µs
+            return _read_buffer(data, 3, [])[0]
         return _read(data, 2, [], 1)[0]
     except Rest:
         from kvorum.v8 import rest
@@ -210,7 +212,12 @@ def _read_bigint(data: bytes, pos: int) -> tuple[int, int]:
 
 def _read_buffer(data: bytes, pos: int, refs: list[object]) -> tuple[bytes, int]:
     """An ArrayBuffer with the Uint8Array upon it; everything else is for the rest."""
+    begin = pos
     content, pos = _read_bytes(data, pos)
+    whole = b"VB\x00" + data[begin : pos - len(content)] + b"\x00"
+    if data.startswith(whole, pos):
+        refs += (_BUFFER, content)
+        return content, pos + len(whole)
     if data[pos : pos + 2] != b"VB":
         raise Rest
     offset, pos = _read_varint(data, pos + 2)

@@ -127,6 +127,65 @@ async def test_a_place_is_free_again_only_when_the_verdict_was_answered(kv: Kv, 
     assert handled == [0, 1, 2, 3]
 
 
+async def test_a_place_is_used_again_and_the_idle_ones_end_with_the_listener(kv: Kv, backend: FakeBackend) -> None:
+    tasks: list[asyncio.Task[Any] | None] = []
+    before = asyncio.all_tasks()
+
+    async def handle(value: object) -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    async with listening(kv, backend, handle, concurrency=2, prefetch=0) as (consumer, _):
+        for _ in range(3):
+            pair = [consumer.deliver("a"), consumer.deliver("b")]
+            await until(lambda pair=pair: {one.lease_id for one in pair} <= set(consumer.settled_leases))
+    assert len(tasks) == 6 and len(set(tasks)) == 2
+    assert all(task is not None and task.done() and not task.cancelled() for task in tasks)
+    assert asyncio.all_tasks() <= before | {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("first", ["cancelled", "delivered"])
+async def test_an_idle_place_that_is_cancelled_from_outside_costs_no_message(
+    kv: Kv, backend: FakeBackend, first: str
+) -> None:
+    handled: list[object] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def handle(value: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        handled.append(value)
+
+    async with listening(kv, backend, handle, concurrency=1) as (consumer, _):
+        before = consumer.deliver(0)
+        await until(lambda: consumer.settled_leases == [before.lease_id])
+        await asyncio.sleep(0)  # its task falls idle
+        if first == "cancelled":
+            tasks[0].cancel()
+        consumer.deliver(1)
+        tasks[0].cancel()
+        consumer.deliver(2)
+        await until(lambda: len(consumer.settled_leases) == 3)
+        assert handled == [0, 1, 2]
+        assert consumer.started_leases == consumer.settled_leases
+        assert kinds(backend) == [ACK] * 3
+        assert tasks[0].cancelled() and len(set(tasks)) == 2
+
+
+async def test_what_comes_to_an_idle_place_in_the_moment_of_the_end_was_not_begun(kv: Kv, backend: FakeBackend) -> None:
+    handled: list[object] = []
+    async with listening(kv, backend, handled.append) as (consumer, task):
+        before = consumer.deliver(0)
+        await until(lambda: consumer.settled_leases == [before.lease_id])
+        await asyncio.sleep(0)
+        task.cancel()
+        consumer.deliver(1)
+        await asyncio.wait([task])
+        assert handled == [0] and consumer.started_leases == [before.lease_id]
+        assert kinds(backend) == [ACK, RETURN]
+
+
 async def test_a_failure_is_logged_and_told(kv: Kv, backend: FakeBackend, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(value: object) -> None:
         raise ValueError("out of paper " + "é" * 2_000)

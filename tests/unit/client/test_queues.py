@@ -23,6 +23,7 @@ from kvorum.errors import (
     Unavailable,
 )
 from kvorum.queues import desk, settling
+from kvorum.queues.plain import join_plain, plain_head
 from kvorum.values import decode_payload, encode_payload
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused, stamp
 from tests.unit.client.test_listener import until
@@ -77,6 +78,14 @@ async def test_a_message_goes_out_with_all_its_options(kv: Kv, backend: FakeBack
 async def test_a_message_without_options_says_nothing_more(kv: Kv, backend: FakeBackend) -> None:
     await kv.queue("mail").send(1)
     assert backend.writes[0].enqueues[0] == pb.Enqueue(queue="mail", payload=encode_payload(1))
+
+
+@pytest.mark.parametrize("queue", ["", "m", "é" * 128])
+@pytest.mark.parametrize("value", [None, b"", b"x" * 110, "ü" * 60, "日" * 5_000, b"x" * 65_500])
+def test_bytes_that_are_joined_by_hand_are_those_of_the_protocol(queue: str, value: object) -> None:
+    payload = encode_payload(value)
+    whole = pb.AtomicWrite(enqueues=[pb.Enqueue(queue=queue, payload=payload)])
+    assert join_plain(plain_head(queue), payload) == whole.SerializeToString()
 
 
 async def test_a_duplicate_has_the_id_of_the_earlier_message(kv: Kv, backend: FakeBackend) -> None:
