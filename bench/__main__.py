@@ -19,10 +19,10 @@ from bench.peers import CACHE, ROOT
 from bench.raft_micro import on_memory
 from bench.workloads import HEADLINES, OPTIONAL, PEERS, QUICK, WORKLOADS
 
-QUICK_SECONDS: Final = 1.0
+QUICK_SECONDS: Final = 0.8
 QUICK_ROUNDS: Final = 3
-QUICK_LIMIT: Final = 38.0
-"""Seconds after which a quick run begins no further rounds; what is left then, and the end, take up to 20 more."""
+QUICK_LIMIT: Final = 32.0
+"""Seconds after which a quick run begins no further rounds; what is left then takes up to 25 more."""
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:

@@ -212,10 +212,8 @@ def deno(plan: Plan, points: Sequence[Point]) -> None:
     if why := plan.peers.wanting("deno"):
         plan.results.failures.append(f"Deno: not measured, it is to be measured with its own program ({why})")
         return
-    cluster = DevCluster(plan.folder / "deno-kvorum")
     with contextlib.ExitStack() as stack:
-        stack.callback(cluster.stop)
-        cluster.start_all()
+        cluster = stack.enter_context(sides.started(DevCluster(plan.folder / "deno-kvorum")))
         running = stack.enter_context(sides.deno_sides(plan.folder / "deno", plan.peers, cluster))
         _alternate(plan, points, running)
 
@@ -226,10 +224,8 @@ def deno(plan: Plan, points: Sequence[Point]) -> None:
 def queue(plan: Plan, points: Sequence[Point]) -> None:
     """`bench.queues`, and whether a message that was acknowledged comes again after a crash."""
     variants = {variant.name: variant for variant in queues.VARIANTS}
-    cluster = DevCluster(plan.folder / "queue-kvorum")
     with contextlib.ExitStack() as stack:
-        stack.callback(cluster.stop)
-        cluster.start_all()
+        cluster = stack.enter_context(sides.started(DevCluster(plan.folder / "queue-kvorum")))
         running = [queues.of_cluster(cluster)]
         if _has(plan, "jetstream"):
             running.append(stack.enter_context(queues.nats_system(plan.folder / "queue-nats", plan.peers)))

@@ -75,6 +75,16 @@ class KvorumSide(Side):
         self.cluster.start_all()
 
 
+@contextlib.contextmanager
+def started(cluster: DevCluster) -> Iterator[DevCluster]:
+    """Running nodes, which are killed in the end: nothing of theirs is kept."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.stop)
+        stack.callback(kill_all, cluster)
+        cluster.start_all()
+        yield cluster
+
+
 def kill_all(cluster: DevCluster) -> None:
     """SIGKILL to all nodes at once; returns when they are gone."""
     for number in range(cluster.nodes):
@@ -135,11 +145,8 @@ def deno(program: Path, target: str, folder: Path) -> Child:
 @contextlib.contextmanager
 def kvorum_side(folder: Path, nodes: int = 3) -> Iterator[KvorumSide]:
     """Nodes and a client, ended whatever happens."""
-    cluster = DevCluster(folder, nodes)
     with contextlib.ExitStack() as stack:
-        stack.callback(cluster.stop)
-        cluster.start_all()
-        side = KvorumSide(cluster)
+        side = KvorumSide(stack.enter_context(started(DevCluster(folder, nodes))))
         stack.callback(side.client.stop)
         yield side
 

@@ -140,7 +140,7 @@ COLUMNS: Final = ("", "kvorum", "peer", "ratio", "p50 ms", "p99 ms", "CPU s", "p
 LEGEND: Final = (
     "Of two figures with a bar, kvorum's is the first. CPU s: of the busiest server + of each other one + of the"
     " client(s), while it was measured. Peak MiB: largest resident set of a server since it was started, mapped files"
-    " included (and memory of its own). Ratios: medians of pairs."
+    " included (and memory of its own). Ratio: the median of so many pairs of runs."
 )
 
 
@@ -170,7 +170,7 @@ def cells(line: Line) -> list[str]:
         f"{workload.name} @{line.callers}",
         "–" if line.kvorum is None else _amount(line.kvorum.value) + workload.unit,
         peer,
-        "–" if line.ratio is None else f"{line.ratio:.2f}{what}",
+        "–" if line.ratio is None else f"{line.ratio:.2f} of {line.pairs}{what}",
         _both(line, lambda one: f"{one.p50_ms:.2f}"),
         _both(line, lambda one: f"{one.p99_ms:.2f}"),
         _both(line, cpu),
