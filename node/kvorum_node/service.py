@@ -197,9 +197,10 @@ class NodeService:
         self.sessions.connected(session)
         self.delivery.connected(session)
 
-    def disconnected(self, session: bytes) -> None:
+    def disconnected(self, session: bytes, silent: float = 0.0) -> None:
+        """`silent`: seconds since the client was heard of on this connection."""
         self.sessions.disconnected(session)
-        self.delivery.disconnected(session)
+        self.delivery.disconnected(session, silent)
 
     # ---- watches
 

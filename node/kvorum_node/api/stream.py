@@ -59,6 +59,9 @@ class Stream:
         self._greeted = False
         self._ending = False
         self._session = b""
+        self._clock = asyncio.get_running_loop().time
+        self._heard_at = self._clock()
+        """When the client's last frame came."""
         self._session_requests = 0
         self._watches: dict[int, Watch] = {}
         self._watch_ids: dict[Watch, int] = {}
@@ -122,6 +125,7 @@ class Stream:
             data = await context.read()
             if data is grpc.aio.EOF:
                 return
+            self._heard_at = self._clock()
             if len(data) > limits.MAX_FRAME_SIZE:
                 raise ProtocolError(
                     f"a frame has at most {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE), got {len(data):,}"
@@ -315,7 +319,7 @@ class Stream:
             self._service.connected(session)
         if old and session != old:
             self._queues.stop_consumers()
-            self._service.disconnected(old)
+            self._service.disconnected(old, self._clock() - self._heard_at)
 
     def _open_session(self, request: pb.OpenSession) -> None:
         if self._session_requests >= MAX_SESSION_REQUESTS:

@@ -107,9 +107,10 @@ class Delivery:
         """A connection of the session begins: its leases are renewed from now on."""
         self._lapses.connected(session)
 
-    def disconnected(self, session: bytes) -> None:
-        """A connection of the session has ended. With the last one its leases begin to lapse."""
-        self._lapses.disconnected(session)
+    def disconnected(self, session: bytes, silent: float = 0.0) -> None:
+        """A connection of the session has ended, which had been silent for so many seconds. With the last one its
+        leases begin to lapse."""
+        self._lapses.disconnected(session, silent)
 
     def start_consumer(
         self,

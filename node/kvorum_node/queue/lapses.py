@@ -1,10 +1,11 @@
 """When leases end without having been settled; on the leader only (rules F2).
 
 Two kinds of deadline. A lease is renewed as long as its session has a connection, so the usual one has no clock at all:
-the clock runs for *holders without a connection*, from the moment when the last one was lost, or this node took
-office, for as long as the queue's lease says. The leases of a consumer that asked for it *expire*: each has a deadline
-of its own, from its grant, connected or not. Whoever extends a lease moves that deadline; of a lease of the usual kind
-it only says that it shall not end before then.
+the clock runs for *holders without a connection*, from their last sign of life, or from when this node took office, for
+as long as the queue's lease says. (A holder that stands still keeps its connection until a ping of the node has gone
+unanswered for seconds; its leases do not last longer for that.) The leases of a consumer that asked for it *expire*:
+each has a deadline of its own, from its grant, connected or not. Whoever extends a lease moves that deadline; of a
+lease of the usual kind it only says that it shall not end before then.
 
 What has lapsed is ended by a `Release` in the log, which says by which entry that was judged: an extension that comes
 into the log before it wins. Over a change of leader is kept which leases expire, and by how much they were extended:
@@ -13,6 +14,7 @@ the new one gives every leased row a full period, or its extension's.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from ..timers import Timers
 from .deadlines import Deadlines
@@ -25,6 +27,14 @@ MAX_LOOKS = 1_024
 
 KEPT = 1.0
 """Seconds until a lease is looked at again that its Release did not end."""
+
+PULSE: Final = 2.5
+"""Seconds: a client that holds something and lives is heard of more often, by its heartbeat's pings."""
+UNNOTICED: Final = 10.0
+"""Seconds for which a holder may have stood still when its connection ends: twice the longest keepalive."""
+RETURN: Final = 2.0
+"""Seconds from the end of its connection that a holder gets to come back, or its lease if that is shorter: it may have
+been this node that stood still and heard nothing."""
 
 Verdicts = Sequence[tuple[HeldLease, bool]]
 """Leases that end, and whether each uses up an attempt of its message."""
@@ -48,8 +58,10 @@ class Lapses:
         self._release = release
         self._leading = False
         self._connections: dict[bytes, int] = {}
-        self._lost_at: dict[bytes, float] = {}
-        """Sessions that hold something and have no connection: since when."""
+        self._heard_at: dict[bytes, float] = {}
+        """Of sessions that have lost some of their connections: the last sign of life on those."""
+        self._lost_at: dict[bytes, tuple[float, float]] = {}
+        """Sessions that hold something and have no connection: their last sign of life, and since when."""
         self._silent: Deadlines[Holder] = Deadlines(timers, self._look_at_holders)
         self._expiring: Deadlines[bytes] = Deadlines(timers, self._expired)
         self.lapsed = 0
@@ -65,27 +77,37 @@ class Lapses:
             for hands in self._book.of_session(session):
                 self._silent.cancel(hands.holder)
 
-    def disconnected(self, session: bytes) -> None:
-        """A connection of the session has ended. With the last one its leases begin to lapse."""
+    def disconnected(self, session: bytes, silent: float = 0.0) -> None:
+        """A connection of the session has ended, which had been silent for so many seconds. With the last one its
+        leases begin to lapse."""
+        now = self._timers.time()
+        heard_at = max(self._heard_at.pop(session, float("-inf")), now - silent)
         left = self._connections.get(session, 0) - 1
         if left > 0:
             self._connections[session] = left
+            self._heard_at[session] = heard_at
             return
         self._connections.pop(session, None)
         if self._leading:
-            self._lose(session)
+            self._lose(session, heard_at)
 
-    def _lose(self, session: bytes) -> None:
+    def _lose(self, session: bytes, heard_at: float) -> None:
         holding = [hands for hands in self._book.of_session(session) if hands.held]
         if holding:
-            self._lost_at[session] = self._timers.time()
+            now = self._timers.time()
+            # That a connection ends is a sign of life, unless it ends because there was none.
+            self._lost_at[session] = max(heard_at, now - UNNOTICED) if now - heard_at > PULSE else now, now
             for hands in holding:
                 self._watch(hands)
+
+    def _lapses_at(self, session: bytes, period: float) -> float:
+        heard_at, lost_at = self._lost_at[session]
+        return max(heard_at + period, lost_at + min(period, RETURN))
 
     def _watch(self, hands: Hands) -> None:
         """Look at a holder without a connection when the first of its leases may have lapsed."""
         if hands.held:
-            self._silent.set(hands.holder, self._lost_at[hands.holder[0]] + min(map(self._period, hands.queues)))
+            self._silent.set(hands.holder, self._lapses_at(hands.holder[0], min(map(self._period, hands.queues))))
 
     # ---- leadership
 
@@ -94,7 +116,7 @@ class Lapses:
         self._leading = True
         for session in self._book.sessions():
             if session not in self._connections:
-                self._lose(session)
+                self._lose(session, self._timers.time())
 
     def left_office(self) -> None:
         self._leading = False
@@ -165,8 +187,8 @@ class Lapses:
             if looks <= 0:
                 self._silent.set(holder, now)  # in the next turn of the loop
                 continue
-            lost_at, hands = self._lost_at.get(holder[0]), self._book.find(holder)
-            if lost_at is None or hands is None:
+            hands = self._book.find(holder)
+            if holder[0] not in self._lost_at or hands is None:
                 continue
             looks -= len(hands.held)
             due: list[HeldLease] = []
@@ -178,7 +200,7 @@ class Lapses:
                 period = periods.get(lease.queue)
                 if period is None:
                     period = periods[lease.queue] = self._period(lease.queue)
-                end = max(lost_at + period, lease.until)
+                end = max(self._lapses_at(holder[0], period), lease.until)
                 if end <= now:
                     due.append(lease)
                 else:

@@ -1,7 +1,7 @@
 """Delivery by the policies of queues: leases of their own, expiring ones, bounds, pauses, at most once, groups."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -40,6 +40,69 @@ def test_each_queue_has_its_lease(node: Node) -> None:
     for receiver, lease in zip(others, (1.0, 60.0, 30.0), strict=True):
         (at,) = receiver.times
         assert lease <= at - died <= lease + 0.1  # rules F2: lease + 1 s
+
+
+def _lost_after_silence(node: Node, silent: Sequence[float], *, apart: float = 0.0) -> float:
+    """A holder of a lease loses its connections, one after the other, each of which has been silent for so many
+    seconds. Returns when another consumer has its message, in seconds from the end of the last one."""
+    session = node.open_session()
+    lost = Receiver(node, session)
+    for _ in silent[1:]:
+        node.service.connected(session)
+    node.enqueue()
+    assert len(lost.got) == 1
+    other = Receiver(node, node.open_session())
+    node.service.delivery.stop_consumer(lost.consumer)
+    for number, seconds in enumerate(silent):
+        node.timers.advance(apart if number else 0.0)
+        node.service.disconnected(session, seconds)
+    ended = node.timers.time()
+    node.timers.advance(120)
+    (at,) = other.times
+    return at - ended
+
+
+@pytest.mark.parametrize(
+    ("lease", "silent", "after"),
+    [
+        (30.0, 0.0, 30.0),
+        (30.0, 2.0, 30.0),  # it pings no more often than that: the end of its connection is its last sign of life
+        (30.0, 8.0, 22.0),  # rules F2: counted from its last sign of life, not from when that was noticed
+        (30.0, 300.0, 20.0),  # no keepalive takes longer: it was not expected to say anything
+        (9.0, 8.0, 2.0),  # it may have been this node that stood still
+        (1.0, 8.0, 1.0),
+    ],
+)
+def test_the_time_until_a_frozen_holder_is_noticed_is_part_of_its_lease(
+    make_node: Callable[..., Node], lease: float, silent: float, after: float
+) -> None:
+    assert after <= _lost_after_silence(make_node(lease=lease), [silent]) <= after + 0.1
+
+
+def test_a_holder_is_as_silent_as_the_one_of_its_connections_that_was_heard_of_last(
+    make_node: Callable[..., Node],
+) -> None:
+    """The client's program blocks its loop, and the heartbeat goes on; then both are cut off."""
+    for silent in ([300.0, 5.0], [5.0, 300.0]):
+        assert 25.0 <= _lost_after_silence(make_node(), silent) <= 25.1
+    assert 24.0 <= _lost_after_silence(make_node(), [5.0, 300.0], apart=1.0) <= 24.1
+
+
+def test_a_holder_that_was_silent_and_comes_back_loses_nothing(make_node: Callable[..., Node]) -> None:
+    node = make_node(lease=5.0)
+    session = node.open_session()
+    holder = Receiver(node, session)
+    node.enqueue()
+    (got,) = holder.got
+    other = Receiver(node, node.open_session())
+    node.service.delivery.stop_consumer(holder.consumer)
+    node.service.disconnected(session, 8.0)
+    node.timers.advance(1.9)
+    node.service.connected(session)
+    held = [pb.HeldLease(message_id=got.message_id, lease_id=got.lease_id)]
+    Receiver(node, session, number=holder.consumer.holder[1], held=held)
+    node.timers.advance(120)
+    assert other.got == []
 
 
 def test_p79_the_lease_of_the_node_holds_where_a_queue_names_none(make_node: Callable[..., Node]) -> None:
