@@ -10,16 +10,17 @@ than what is to be measured. Clients, three nodes and the disk share the machine
 import argparse
 import asyncio
 import contextlib
+import itertools
 import struct
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import kvorum
-from bench.measure import quantile
+from bench.measure import between, clock, quantile
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster, in_thread
 
@@ -142,24 +143,24 @@ def milliseconds(samples: list[float], part: float) -> float:
     return quantile(sorted(samples), part) * 1000
 
 
+async def rates(call: Callable[[int], Awaitable[object]], callers: int, seconds: float) -> str:
+    """Of callers that each await their answer."""
+    begin = clock()
+    row = await between(call, callers, begin, begin + seconds)
+    return f"{row['rate']:7,.0f}/s  p50 {row['p50_ms']:6.1f} ms  p99 {row['p99_ms']:6.1f} ms"
+
+
 async def hammer(address: str, path: str, body: Callable[[int], bytes], callers: int, seconds: float) -> str:
     """Concurrent callers on one connection, as a Deno program has it."""
     connection = await connect(address)
-    samples: list[float] = []
-    numbers: Iterator[int] = iter(range(1 << 40))
-    end = time.perf_counter() + seconds
+    numbers = itertools.count()
 
-    async def call() -> None:
-        while (begun := time.perf_counter()) < end:
-            await connection.request(path, body(next(numbers)))
-            samples.append(time.perf_counter() - begun)
+    async def call(caller: int) -> None:
+        await connection.request(path, body(next(numbers)))
 
-    await asyncio.gather(*(call() for _ in range(callers)))
+    told = await rates(call, callers, seconds)
     connection.close()
-    rate = len(samples) / seconds
-    return f"{rate:7,.0f}/s  p50 {milliseconds(samples, 0.5):6.1f} ms  p99 {milliseconds(samples, 0.99):6.1f} ms" + (
-        f"  REFUSED {connection.refused}" if connection.refused else ""
-    )
+    return told + (f"  REFUSED {connection.refused}" if connection.refused else "")
 
 
 async def pour(address: str, rate: float, seconds: float) -> str:
@@ -185,19 +186,13 @@ async def pour(address: str, rate: float, seconds: float) -> str:
 
 async def hammer_grpc(url: str, callers: int, seconds: float) -> str:
     """The same load as `hammer`'s by a client of kvorum, to compare with."""
-    samples: list[float] = []
-    numbers: Iterator[int] = iter(range(1 << 40))
+    numbers = itertools.count()
     async with kvorum.open_kv(url) as kv:
-        end = time.perf_counter() + seconds
 
-        async def call() -> None:
-            while (begun := time.perf_counter()) < end:
-                await kv.set(("bench", next(numbers) % 10_000), "hello")
-                samples.append(time.perf_counter() - begun)
+        async def call(caller: int) -> None:
+            await kv.set(("bench", next(numbers) % 10_000), "hello")
 
-        await asyncio.gather(*(call() for _ in range(callers)))
-    rate = len(samples) / seconds
-    return f"{rate:7,.0f}/s  p50 {milliseconds(samples, 0.5):6.1f} ms  p99 {milliseconds(samples, 0.99):6.1f} ms"
+        return await rates(call, callers, seconds)
 
 
 async def probe(url: str, stop: asyncio.Event) -> list[float]:

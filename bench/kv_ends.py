@@ -277,25 +277,14 @@ async def _set(runner: Runner, job: Job, space: str = "set") -> Call:
     return call
 
 
-async def _get(runner: Runner, job: Job) -> Call:
+async def _get(runner: Runner, job: Job, *, local: bool = False) -> Call:
     await runner.fill("set", job)
     turns = itertools.count()
-    store = runner.store
+    get = runner.store.get_local if local else runner.store.get
 
     async def call(caller: int) -> None:
-        if await store.get("set", next(turns) * 7_919 % job.keys) is None:
+        if await get("set", next(turns) * 7_919 % job.keys) is None and not local:
             raise RuntimeError("a key is not there that was written")
-
-    return call
-
-
-async def _get_local(runner: Runner, job: Job) -> Call:
-    await runner.fill("set", job)
-    turns = itertools.count()
-    store = runner.store
-
-    async def call(caller: int) -> None:
-        await store.get_local("set", next(turns) * 7_919 % job.keys)
 
     return call
 
@@ -375,7 +364,7 @@ CALLS: Final[dict[str, Callable[[Runner, Job], Awaitable[Call]]]] = {
     "big": functools.partial(_set, space="big"),
     "many": functools.partial(_set, space=MANY),
     "get": _get,
-    "get_local": _get_local,
+    "get_local": functools.partial(_get, local=True),
     "mixed": _mixed,
     "swap": _swap,
     "contend": _contend,

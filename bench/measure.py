@@ -58,15 +58,18 @@ async def between(call: Callable[[int], Awaitable[object]], callers: int, begin:
         await asyncio.sleep(end - clock())
         cpu = time.process_time() - before
 
+    watching = asyncio.create_task(watch_cpu())
     tasks = {asyncio.create_task(caller(number)): number for number in range(callers)}
-    await watch_cpu()
-    done, late = await asyncio.wait(tasks, timeout=PATIENCE)
+    patience = end - clock() + PATIENCE
+    done, late = await asyncio.wait(tasks, timeout=patience, return_when=asyncio.FIRST_EXCEPTION)
     for task in late:
         task.cancel()
-        took.append(clock() - open_calls[tasks[task]])
+        took.append(clock() - open_calls.get(tasks[task], end))
     if late:
         await asyncio.wait(late)
-    for task in done:
-        task.result()
+    for error in filter(None, (task.exception() for task in done)):
+        watching.cancel()
+        raise error
+    await watching
     took.sort()
     return {**figures(took, ended, end - begin), "client_cpu_s": cpu, "given_up": len(late)}

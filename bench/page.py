@@ -53,7 +53,8 @@ PARTS: Final = (
     (
         "Deno",
         ("deno",),
-        "The same Deno program with three nodes, over KV Connect with one of them, and with Deno's own file.",
+        "The same Deno program with three nodes, over KV Connect with one of them (whichever leads at first), and with"
+        " Deno's own file.",
     ),
     (
         "Number of nodes",
@@ -187,7 +188,12 @@ def pictures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     ]
     yield (
         "ratios.svg",
-        plots.ratios("kvorum to its peer, with so many callers", bars, "peer is faster", "kvorum is faster"),
+        plots.ratios(
+            "kvorum to its peer, with so many callers (of times the reciprocal)",
+            bars,
+            "peer is faster",
+            "kvorum is faster",
+        ),
     )
 
 

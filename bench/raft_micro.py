@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.measure import between, clock
 from kvorum_node.dev_cluster import free_ports
 from kvorum_raft.config import RaftConfig
 from kvorum_raft.node import RaftNode
@@ -62,23 +62,13 @@ class CountingMachine:
 
 async def measure(action: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> dict[str, float]:
     """`action` by so many callers at once; per second, and milliseconds at the median and the 99th percentile."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-
-    async def call() -> None:
-        while (start := time.perf_counter()) < end:
-            await action()
-            times.append(time.perf_counter() - start)
-
-    started, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*[call() for _ in range(callers)])
-    elapsed = time.perf_counter() - started
-    times.sort()
+    begin = clock()
+    row = await between(lambda caller: action(), callers, begin, begin + seconds)
     return {
-        "per_second": len(times) / elapsed,
-        "p50_ms": times[len(times) // 2] * 1000,
-        "p99_ms": times[int(len(times) * 0.99)] * 1000,
-        "leader_cpu_us": (time.process_time() - cpu) / len(times) * 1e6,
+        "per_second": row["rate"],
+        "p50_ms": row["p50_ms"],
+        "p99_ms": row["p99_ms"],
+        "leader_cpu_us": row["client_cpu_s"] / max(1.0, row["calls"]) * 1e6,
     }
 
 
