@@ -346,14 +346,16 @@ class AtomicBuilder:
         """Errors: LimitExceeded."""
         self._forgotten = False
         write = self._write
+        checks = len(write.checks)
         parts = len(write.mutations) + len(write.enqueues) + len(write.settles)
-        for limit, allowed, got, what in (
-            ("MAX_CHECKS", limits.MAX_CHECKS, len(write.checks), "checks"),
-            ("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, "mutations, messages and acknowledgements"),
-            ("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, self._size, "size of an atomic operation"),
-        ):
-            if got > allowed:
-                raise LimitExceeded(limit, allowed, got, what)
+        if checks > limits.MAX_CHECKS:
+            raise LimitExceeded("MAX_CHECKS", limits.MAX_CHECKS, checks, "checks")
+        if parts > limits.MAX_MUTATIONS:
+            what = "mutations, messages and acknowledgements"
+            raise LimitExceeded("MAX_MUTATIONS", limits.MAX_MUTATIONS, parts, what)
+        if self._size > limits.MAX_TOTAL_WRITE_SIZE:
+            what = "size of an atomic operation"
+            raise LimitExceeded("MAX_TOTAL_WRITE_SIZE", limits.MAX_TOTAL_WRITE_SIZE, self._size, what)
         return write.SerializeToString()
 
     def _judge(self, outcome: WriteOutcome) -> CommitResult:

@@ -103,7 +103,8 @@ class ClusterConsumer:
         self.closed = False
         self._let_go: dict[bytes, None] = {}
         """Of `held`, the first one that was let go first."""
-        # A dict whose first key is removed again and again is walked through from its beginning each time: 2 µs.
+        # A dict whose first key is removed again and again is walked through from its beginning each time: 2.0
+        # instead of 0.3 µs.
         self._remembered: OrderedDict[bytes, None] = OrderedDict()
 
     def started(self, lease_id: bytes) -> None:

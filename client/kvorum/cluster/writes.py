@@ -136,15 +136,17 @@ class Writes:
 
     def submit(self, op: bytes, promise: Promise, timeout: float) -> PendingWrite:
         """Take a write in. Errors: Overloaded."""
-        if len(self._waiting) >= self._max_waiting:
+        waiting, size = self._waiting, self._bytes + len(op)
+        if len(waiting) >= self._max_waiting:
             self._sweep_waiting()
-            if len(self._waiting) >= self._max_waiting:
-                raise errors.Overloaded(f"{len(self._waiting):,} writes are waiting already; not applied")
-        if self._bytes + len(op) > self._max_bytes and self._bytes:
+            waiting = self._waiting
+            if len(waiting) >= self._max_waiting:
+                raise errors.Overloaded(f"{len(waiting):,} writes are waiting already; not applied")
+        if size > self._max_bytes and self._bytes:
             raise errors.Overloaded(f"{self._bytes:,} bytes of writes are under way already; not applied")
-        self._bytes += len(op)
+        self._bytes = size
         pending = PendingWrite(op, promise, timeout)
-        self._waiting.append(pending)
+        waiting.append(pending)
         return pending
 
     def forget(self, pending: PendingWrite) -> None:

@@ -214,7 +214,7 @@ class Delivered:
         delivery = self._delivery
         if self.settled and delivery.taken:
             raise InvalidArgument(f"message {self.id} was received at most once: it is done, and cannot be settled")
-        # With arguments, and a reason that says nothing, it took twice as long: 0.5 instead of 1 µs.
+        # With arguments, and a reason that says nothing, it took longer: 0.6 instead of 0.9 µs.
         settle = pb.Settle()
         settle.message_id = delivery.message_id
         settle.lease_id = delivery.lease_id

@@ -11,7 +11,7 @@ ready again at once, with this attempt counted. The same, and an error, when no 
 cluster that is not the same any more.
 
 One task for each place that was ever in use, none for a message: between messages it is *idle*. A task for each group
-of messages that comes into an empty listener, where 256 come at a time, took 3 µs a message more.
+of messages that comes into an empty listener, where 256 come at a time, took 1.4 µs a message more.
 """
 
 import asyncio

@@ -64,8 +64,8 @@ class Queue:
         """
         if options:
             return (await self._write([outgoing(value, self._name, options)], timeout))[0]
-        # The most frequent kind of message by far. Its bytes take 0.5 µs to join, those of a message in a message
-        # 2.5 µs to make; and a coroutine less, and only one result to tell, are another 2 µs.
+        # The most frequent kind of message by far. To join its bytes takes 0.7 µs, to make a message in a message 3.4;
+        # to tell of one result 0.4 instead of 2.7 µs.
         link = self._desk.link
         op = join_plain(self._head, encode_payload(value))
         return sent_alone(await link.backend.write(op, timeout=link.within(timeout)))

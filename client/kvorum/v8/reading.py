@@ -20,7 +20,7 @@ def loads(data: bytes) -> object:
     if len(data) < 3 or data[0] != 0xFF or data[1] not in READABLE:
         raise DataError("this value cannot be decoded: it is not version 15 or 16 of V8's format")
     try:
-        if data[2] == 0x42:  # bytes, and nothing else: 0.6 instead of 2.1 µs
+        if data[2] == 0x42:  # bytes, and nothing else: 0.7 instead of 1.1 µs
             return _read_buffer(data, 3, [])[0]
         return _read(data, 2, [], 1)[0]
     except Rest:

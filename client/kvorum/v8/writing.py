@@ -26,7 +26,7 @@ def dumps(value: object, name: str = "value") -> bytes:
     encoding them was given up. The caller judges the size of the result.
     """
     if type(value) is bytes:
-        return _written_bytes(value)  # what many messages are: 0.5 instead of 1.6 µs
+        return _written_bytes(value)  # what many messages are: 0.3 instead of 0.8 µs
     out = bytearray(HEADER)
     try:
         _write(out, value, 1)
