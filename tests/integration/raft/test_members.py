@@ -3,12 +3,15 @@
 import asyncio
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from kvorum_raft.config import Limits
-from kvorum_raft.errors import ChangePending, NotLeader, RaftError, Refused
+from kvorum_raft.errors import NotLeader, RaftError, Refused, UnknownOutcome
+from kvorum_raft.node import RaftNode
+from kvorum_raft.seams import Member
 from tests.integration.raft.harness import Cluster, wait_until
 
 LIMITS = Limits(checkpoint_log=20_000, hash_every=16)
@@ -20,6 +23,11 @@ def _voters(cluster: Cluster, node_id: str) -> set[str]:
     return found | ({node_id} if status.own is not None and not status.own_learner else set())
 
 
+def _members(node: RaftNode) -> set[str]:
+    status = node.status()
+    return {view.member.node_id for view in status.peers} | ({status.node_id} if status.own is not None else set())
+
+
 async def _caught_up(cluster: Cluster, node_id: str) -> None:
     leader = await cluster.leader()
 
@@ -29,15 +37,38 @@ async def _caught_up(cluster: Cluster, node_id: str) -> None:
     await wait_until(same, what=f"catching up of {node_id}")
 
 
-async def _promoted(cluster: Cluster, node_id: str) -> None:
-    """By whoever leads; a leader that was only just elected may not have met it yet."""
+async def _changed(
+    cluster: Cluster, ask: Callable[[RaftNode], Awaitable[None]], is_so: Callable[[RaftNode], bool]
+) -> None:
+    """By whoever leads, on a machine where elections may come at any time: what was certainly not done is asked for
+    again, and where nobody knows the members tell."""
     while True:
+        leader = await cluster.leader()
         try:
-            await (await cluster.leader()).promote(node_id)
-        except (ChangePending, NotLeader):
+            return await ask(leader)
+        except UnknownOutcome:
+            if is_so(await cluster.leader()):
+                return None
+        except RaftError as error:
+            assert error.definite
             await asyncio.sleep(0.01)
-        else:
-            return
+
+
+async def _added(cluster: Cluster, member: Member) -> None:
+    await _changed(cluster, lambda leader: leader.add(member), lambda leader: member.node_id in _members(leader))
+
+
+async def _removed(cluster: Cluster, node_id: str) -> None:
+    await _changed(cluster, lambda leader: leader.remove(node_id), lambda leader: node_id not in _members(leader))
+
+
+async def _promoted(cluster: Cluster, node_id: str) -> None:
+    """A leader that was only just elected may not have met it yet."""
+    await _changed(
+        cluster,
+        lambda leader: leader.promote(node_id),
+        lambda leader: node_id in _voters(cluster, leader.status().node_id),
+    )
 
 
 async def test_a_fourth_node_is_added_and_the_leader_removed(tmp_path: Path) -> None:
@@ -60,7 +91,7 @@ async def test_a_fourth_node_is_added_and_the_leader_removed(tmp_path: Path) -> 
     for node_id in cluster.nodes:
         assert _voters(cluster, node_id) == {"n1", "n2", "n3", "n4"}
     gone = (await cluster.leader()).status().node_id
-    await (await cluster.leader()).remove(gone)
+    await _removed(cluster, gone)
     await wait_until(lambda: gone in cluster.faults, what="the removed node to be told")
     assert isinstance(cluster.faults[gone], Refused)
     await cluster.nodes.pop(gone).stop()
@@ -190,11 +221,11 @@ async def test_members_change_under_load(tmp_path: Path) -> None:
         name = f"x{round_}"
         member = cluster.joins(name)
         await cluster.start(name)
-        await (await cluster.leader()).add(member)
+        await _added(cluster, member)
         await _caught_up(cluster, name)
         await _promoted(cluster, name)
         gone = (await cluster.leader()).status().node_id
-        await (await cluster.leader()).remove(gone)
+        await _removed(cluster, gone)
         await wait_until(lambda gone=gone: gone in cluster.faults, what="the removed node to be told")  # type: ignore[misc]
         await cluster.nodes.pop(gone).stop()
     over = True
