@@ -1,5 +1,6 @@
 """docs/performance.md and its plots, from the results of a run: no figure in it is written by hand."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,9 @@ from bench.table import Line
 from bench.workloads import WORKLOADS
 
 PLOTS: Final = "performance"
+GOOD_ROUNDS: Final = 5
+QUIET: Final = 1.0
+"""Load average before a run, at most, for figures that shall mean something."""
 HEAD: Final = """# Performance
 
 Made by `scripts/bench --docs`: change the source (`bench/page.py`), not this page. Every figure is measured, kvorum and
@@ -80,18 +84,32 @@ def _summary(found: dict[str, Any]) -> str:
 
 
 def _conditions(found: dict[str, Any]) -> str:
-    machine, versions = found["machine"], ", ".join(f"{name} {what}" for name, what in found["versions"].items())
+    machine = found["machine"]
+    numbers = {name: re.search(r"\d+(\.\d+)+", what) for name, what in found["versions"].items()}
+    versions = ", ".join(f"{name} {number[0]}" for name, number in numbers.items() if number)
     missing = "".join(
         f"\nNot to be had, and so not measured: {name} ({why}).\n" for name, why in found["missing"].items()
     )
+    pairs = f"{found['rounds']} pair" + "s" * (found["rounds"] != 1)
     return (
-        f"Measured on {found['made']}: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux"
+        f"{_trial(found)}Measured on {found['made']}: {machine['cores']} cores ({machine['cpu']}),"
+        f" {machine['memory_gib']} GiB, Linux"
         f" {machine['kernel']}, Python {machine['python']}; an fdatasync of 512 bytes takes"
         f" {machine['fdatasync_p50_ms']} ms (median); load of the machine before it began:"
         f" {machine['load_at_start']:.1f}. Runs of"
-        f" {found['seconds']:g} s, {found['rounds']} pairs. The whole took {found['took_s'] / 60:.0f} minutes."
+        f" {found['seconds']:g} s, {pairs}. The whole took {found['took_s'] / 60:.0f} minutes."
         f"\n\nBeside it: {versions or 'nothing'}.\n{missing}"
     )
+
+
+def _trial(found: dict[str, Any]) -> str:
+    """Why these figures are not to be relied on; empty if they are."""
+    reasons = []
+    if found["rounds"] < GOOD_ROUNDS:
+        reasons.append(f"of fewer than {GOOD_ROUNDS} pairs")
+    if found["machine"]["load_at_start"] > QUIET:
+        reasons.append("on a machine that was busy with other work")
+    return f"**A trial of the tool, {' and '.join(reasons)}: not to be relied on.** " if reasons else ""
 
 
 def _losing(lines: Sequence[Line]) -> str:

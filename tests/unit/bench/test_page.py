@@ -58,6 +58,13 @@ def test_nothing_that_is_missing_is_passed_over() -> None:
     assert "## Queues\n\nNot measured in this run." in text
 
 
+def test_a_run_that_means_little_says_so() -> None:
+    assert "A trial" not in page.render(results())
+    assert "of fewer than 5 pairs: not" in page.render(results(rounds=4))
+    busy = {**results()["machine"], "load_at_start": 9.0}
+    assert "fewer than 5 pairs and on a machine that was busy" in page.render(results(rounds=1, machine=busy))
+
+
 def test_plots_are_well_formed_and_have_their_figures(tmp_path: Path) -> None:
     page.write(results(), tmp_path)
     links = re.findall(r"\]\((performance/\S+\.svg)\)", (tmp_path / "performance.md").read_text())
