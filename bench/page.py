@@ -128,6 +128,8 @@ def _losing(lines: Sequence[Line]) -> str:
 
 
 def _callers(line: Line) -> str:
+    if line.workload.part == "queue":
+        return f"{line.callers:,} in flight"
     return f"{line.callers:,} caller" + "s" * (line.callers != 1)
 
 

@@ -16,15 +16,13 @@ Row = dict[str, Any]
 class Usage:
     """Of one system: the median of its runs."""
 
-    busiest_cpu_s: float
-    """Of the server that used most: as a rule the leader."""
-    others_cpu_s: float
-    """Of each other server, on average."""
+    cpu_s: tuple[float, ...]
+    """Of each server while it was measured, the busiest one of each run first: as a rule the leader."""
     client_cpu_s: float
-    peak_mib: float
-    """Largest resident set of any server, mapped files included."""
+    peak_mib: tuple[float, ...]
+    """Largest resident set of each server, the largest first, mapped files included."""
     anonymous_mib: float
-    """The same without them."""
+    """The same of the largest one, without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +58,20 @@ class Line:
 
 
 def _usage(rows: Sequence[Row]) -> Usage:
+    cpus = [_servers(row["cpu_s"]) for row in rows]
+    memory = [{name: used["peak_mib"] for name, used in row["memory"].items()} for row in rows]
+    own = [{name: used["anonymous_mib"] for name, used in row["memory"].items()} for row in rows]
     return Usage(
-        statistics.median(max(_servers(row).values(), default=0.0) for row in rows),
-        statistics.median(_followers(row) for row in rows),
+        tuple(statistics.median(place) for place in zip(*cpus, strict=True)),
         statistics.median(sum(cpu for name, cpu in row["cpu_s"].items() if _is_client(name)) for row in rows),
-        max(_largest(row, "peak_mib") for row in rows),
-        max(_largest(row, "anonymous_mib") for row in rows),
+        tuple(max(place) for place in zip(*(_servers(used) or [used[CLIENT]] for used in memory), strict=True)),
+        max(max(_servers(used) or [used[CLIENT]]) for used in own),
     )
 
 
-def _servers(row: Row) -> dict[str, float]:
-    return {name: cpu for name, cpu in row["cpu_s"].items() if not _is_client(name)}
-
-
-def _followers(row: Row) -> float:
-    """All but the busiest one."""
-    others = sorted(_servers(row).values())[:-1]
-    return statistics.mean(others) if others else 0.0
-
-
-def _largest(row: Row, what: str) -> float:
-    """Of the servers; of the client where it is its own server."""
-    servers = {name: used[what] for name, used in row["memory"].items() if not _is_client(name)}
-    return float(max(servers.values(), default=row["memory"].get(CLIENT, {}).get(what, 0.0)))
+def _servers(figures: dict[str, float]) -> list[float]:
+    """Those of servers, the largest first; none where the client is its own server."""
+    return sorted((figure for name, figure in figures.items() if not _is_client(name)), reverse=True)
 
 
 def _is_client(name: str) -> bool:
@@ -138,9 +127,9 @@ COLUMNS: Final = ("", "kvorum", "peer", "ratio", "p50 ms", "p99 ms", "CPU s", "p
 
 
 LEGEND: Final = (
-    "Of two figures with a bar, kvorum's is the first. CPU s: of the busiest server + of each other one + of the"
-    " client(s), while it was measured. Peak MiB: largest resident set of a server since it was started, mapped files"
-    " included (and memory of its own). Ratio: the median of so many pairs of runs."
+    "Of two figures with a bar, kvorum's is the first. CPU s: of each server, the busiest first, + of the client(s),"
+    " while it was measured. Peak MiB: largest resident set of each server since it was started, mapped files included"
+    " (and of the largest, memory of its own). Ratio: the median of so many pairs of runs."
 )
 
 
@@ -157,8 +146,10 @@ def cells(line: Line) -> list[str]:
     workload = line.workload
 
     def cpu(one: System) -> str:
-        use = one.usage
-        return f"{use.busiest_cpu_s:.2f}+{use.others_cpu_s:.2f}+{use.client_cpu_s:.2f}"
+        return " ".join(f"{each:.2f}" for each in one.usage.cpu_s) + f" + {one.usage.client_cpu_s:.2f}"
+
+    def memory(one: System) -> str:
+        return " ".join(f"{each:.0f}" for each in one.usage.peak_mib) + f" ({one.usage.anonymous_mib:.0f})"
 
     peer = "no peer"
     if workload.peer:
@@ -174,7 +165,7 @@ def cells(line: Line) -> list[str]:
         _both(line, lambda one: f"{one.p50_ms:.2f}"),
         _both(line, lambda one: f"{one.p99_ms:.2f}"),
         _both(line, cpu),
-        _both(line, lambda one: f"{one.usage.peak_mib:.0f} ({one.usage.anonymous_mib:.0f})"),
+        _both(line, memory),
         workload.durability or "–",
     ]
 

@@ -65,12 +65,25 @@ def test_headlines_have_the_ratio_of_their_figure() -> None:
     assert found.keys() == HEADLINES.keys()
 
 
-def test_cpu_is_that_of_the_busiest_server_of_each_other_one_and_of_the_client() -> None:
-    (line,) = table.lines(rounds("set", 256, [(10.0, 10.0)]))
+def test_what_each_server_used_is_shown_the_busiest_first() -> None:
+    rows = rounds("set", 256, [(10.0, 10.0), (10.0, 10.0)])
+    # Another one leads in the second round.
+    rows[2]["cpu_s"] = {"follower 1": 0.2, "leader": 0.7, "follower 3": 0.6, "client": 0.8}
+    (line,) = table.lines(rows)
     assert line.kvorum is not None
     usage = line.kvorum.usage
-    assert (usage.busiest_cpu_s, usage.others_cpu_s, usage.client_cpu_s) == pytest.approx((0.9, 0.3, 0.8))
-    assert (usage.peak_mib, usage.anonymous_mib) == (82.0, 40.0)
+    assert usage.cpu_s == pytest.approx((0.8, 0.5, 0.2))
+    assert (usage.client_cpu_s, usage.peak_mib, usage.anonymous_mib) == (0.8, (82.0, 81.0, 80.0), 40.0)
+    assert "0.80 0.50 0.20 + 0.80" in table.text([line])
+    assert "82 81 80 (40)" in table.text([line])
+
+
+def test_a_client_that_is_its_own_server_is_shown_with_its_memory() -> None:
+    rows = rounds("deno-set", 1, [(10.0, 10.0)])
+    rows[1]["cpu_s"], rows[1]["memory"] = {"client": 0.5}, {"client": {"peak_mib": 70.0, "anonymous_mib": 30.0}}
+    (line,) = table.lines(rows)
+    assert line.peer is not None
+    assert (line.peer.usage.cpu_s, line.peer.usage.peak_mib) == ((), (70.0,))
 
 
 def test_a_missing_peer_is_said_and_durability_shown() -> None:
