@@ -145,6 +145,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._resign = False
         self._round_times: dict[int, float] = {}
         self._notice_due: float | None = None
+        self._proposed_at = self._busy_at = float("-inf")
+        """Leader: when a command was proposed, and when that was soon after the one before."""
         self._said: tuple[AppendHeader, pb.Envelope] | None = None
         """Leader: the newest append, which the next follower may get as well."""
         self._turns = Turns()
@@ -439,12 +441,14 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         end = self._clock() + self._timing.apply_slice
         while self._applying is not None or self._SyncObj__raftLastApplied < limit:
             if self._applying is None:
-                entry = self.journal.entry(self._SyncObj__raftLastApplied + 1)
-                self._applying = (entry, self._SyncObj__doApplyCommand(entry))
+                following = self.journal.entry(self._SyncObj__raftLastApplied + 1)
+                self._applying = (following, self._SyncObj__doApplyCommand(following))
+            entry = self._applying[0]
+            answers = entry.index in self._SyncObj__commandsWaitingCommit
             if not self._apply_slice(*self._applying):
                 return True
-            if self._clock() >= end:
-                break
+            if answers or self._clock() >= end:
+                break  # what was answered is to be sent before the next entry takes its time
         return self._SyncObj__raftLastApplied < limit and not self.stopped
 
     def _SyncObj__doApplyCommand(self, entry: Entry) -> Generator[None, None, Any]:

@@ -75,13 +75,16 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if self._SyncObj__raftState == LEADER:
             self._replicate(now)  # before applying: followers and the disk work meanwhile
         self.journal.flush()
-        applied = self._SyncObj__raftLastApplied
+        applied, last = self._SyncObj__raftLastApplied, self.journal.last_index
         more = self._SyncObj__applyLogEntries()
         if more or self._unsent or self._SyncObj__raftLastApplied != applied or len(self.rounds):
             # who heard of it may have proposed something, and time has passed
             if self._SyncObj__raftState == LEADER:
                 self._serve_reads()
-                self._replicate(self._clock())
+                now = self._clock()
+                # Mostly nobody has: to find that out costs 0.2 µs, and to replicate nothing 0.9 (10 in a cold cache).
+                if self._unsent or self.journal.last_index != last or self._has_to_speak(now):
+                    self._replicate(now)
             self.journal.flush()
         unsent, self._unsent = self._unsent, False
         return more or unsent

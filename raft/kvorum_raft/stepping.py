@@ -68,8 +68,12 @@ class Stepper:
             return
         now = self._loop.time()
         judge = self._caught_up(now)
-        if self._tick(judge) or not judge:
+        more = self._tick(judge)
+        if not judge:
             self.ask()
+        elif more and not self._asked:
+            # One turn for whoever was answered in this step, and one for the connections that they have written to.
+            self._loop.call_soon(self.ask)
         end = self._loop.time()
         self.longest = max(self.longest, end - now)
         if self._running:

@@ -116,6 +116,41 @@ def test_a_notice_of_a_commit_is_not_answered(world: World) -> None:
     assert _replies(world, "B") == []
 
 
+def test_a_busy_leader_waits_longer_for_an_entry_that_tells_of_the_commit(world: World) -> None:
+    world.clock.now += 0.03
+    _all_have(world, b"alone")
+    assert world.nodes["A"].core._notice_due == pytest.approx(world.clock.now + 0.002)
+    world.clock.now += 0.01
+    _all_have(world, b"soon after")
+    world.clock.now += 0.003
+    world.nodes["A"].tick()
+    assert _appends(world, "B") == []
+    world.clock.now += 0.004
+    world.nodes["A"].tick()
+    assert [append.commit_index for append in _appends(world, "B")] == [world.nodes["A"].core.commit_index]
+
+
+def test_a_step_ends_with_an_entry_that_somebody_waits_for(world: World) -> None:
+    leader = world.nodes["A"]
+    answered: list[int] = []
+    for number in range(3):
+        leader.core.propose(b"%d" % number, lambda applied, error: answered.append(applied.index if applied else 0))
+    leader.tick()
+    for other in "BC":
+        world.deliver("A", other)
+        world.nodes[other].sync()
+    leader.sync()
+    for other in "BC":
+        world.deliver(other, "A")
+    assert answered == []
+    steps = []
+    while leader.core.tick():
+        steps.append(len(answered))
+        assert len(steps) < 9
+    steps.append(len(answered))
+    assert steps == [1, 2, 3], "the first is not kept waiting for the others"
+
+
 def test_a_notice_is_answered_if_the_round_was_not(world: World) -> None:
     _all_have(world, b"x")
     world.nodes["B"].core._said_last = (world.nodes["A"].core.rounds.round - 1, world.nodes["B"].last_index)

@@ -16,13 +16,14 @@ class _Steps:
         self.now = 100.0
         self.loop.time = lambda: self.now  # type: ignore[method-assign]
         self.judged: list[bool] = []
+        self.more = False
         self.reads = 0
         self.stepper = Stepper(self.loop, self._tick, lambda now: 0.05)
         self.stepper.start()
 
     def _tick(self, judge: bool) -> bool:
         self.judged.append(judge)
-        return False
+        return self.more
 
     def turn(self, *input_: Callable[[], None]) -> None:
         """One turn of the loop; what is read comes behind what was asked for in the turn before."""
@@ -83,3 +84,20 @@ def test_it_goes_on_reading_while_messages_come(steps: _Steps) -> None:
         steps.turn(steps.message)
     assert True not in steps.judged
     assert steps.until_judged() <= 4
+
+
+def test_between_two_steps_there_are_turns_for_whoever_was_answered_in_the_first(steps: _Steps) -> None:
+    """One in which a caller writes to its connection, and one in which the connection sends."""
+    steps.more = True
+    seen: list[int] = []
+    steps.stepper.ask()
+    steps.loop.call_soon(lambda: steps.loop.call_soon(lambda: steps.loop.call_soon(seen.append, 1)))
+    steps.turn()
+    assert steps.judged == [True]
+    steps.more = False
+    steps.turn()
+    assert steps.judged == [True]
+    steps.turn()
+    assert (steps.judged, seen) == ([True, True], [1])
+    steps.turn()
+    assert steps.judged == [True, True], "there was no more to do"
