@@ -79,6 +79,8 @@ class Outbox:
         self._wake()
 
     def put_delivery(self, delivery: pb.Delivery) -> None:
+        if not self._deliveries:
+            self._wake()  # else it was done for those that wait already
         # What was taken cannot be had again; `TakeRoom` bounds how much of it is on its way.
         if self._delivery_bytes > FRAME_TARGET and not delivery.taken:
             self._deliveries.append((delivery.message_id, delivery.lease_id))
@@ -86,7 +88,6 @@ class Outbox:
             message = delivery.SerializeToString()
             self._delivery_bytes += len(message)
             self._deliveries.append(message)
-        self._wake()
 
     def put_watch(self, watch: Watch) -> None:
         self._watches[watch] = None
