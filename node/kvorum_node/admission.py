@@ -4,7 +4,8 @@ While disk space is short (rules A8), what makes the state grow is refused. Sess
 that comes to delete needs one, they are few and small, and the reserve has room for all of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -13,6 +14,7 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, LimitExceeded
 
+from .shapes import Shapes
 from .store import BEYOND_VERSION_1, DATA_VERSION, validate
 
 MAX_WEIGHT = 512
@@ -27,6 +29,12 @@ _PUBLISH = 16
 entry holds few enough that all of them together are not too much for it."""
 _QUEUES_SINCE = 3
 _SETTLES_SINCE_3 = frozenset((pb.SETTLE_KIND_EXTEND, pb.SETTLE_KIND_CANCEL, pb.SETTLE_KIND_RESCHEDULE))
+_AROUND = 32
+"""Bytes that surround the operation of a write in a group, at most."""
+_NONE: Mapping[str, int] = MappingProxyType({})
+
+_Accepted = tuple[pb.Write, int, int, Mapping[str, int]]
+"""A write, its weight, bytes of its operation, and how many messages it makes ready at once, by queue."""
 _OPTIONS = ("dedup_id", "dedup_window_ms", "headers", "ttl_ms", "topic")
 
 
@@ -67,20 +75,32 @@ _SUMS = frozenset((pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_MAX, pb.MUTATION_TYPE_
 
 
 def admit(
-    group: pb.WriteGroup, shortage: Shortage | None = None, *, data_version: int = DATA_VERSION
+    group: pb.WriteGroup,
+    shortage: Shortage | None = None,
+    *,
+    data_version: int = DATA_VERSION,
+    shapes: Shapes | None = None,
+    parted_weight: int = MAX_WEIGHT,
 ) -> tuple[list[Part], list[pb.WriteResult]]:
     """Returns what may be proposed, and the answers to what may not. `data_version`: the newest semantics that all
-    members of the cluster can apply.
+    members of the cluster can apply. `shapes`: what earlier writes have looked like. `parted_weight`: operations that
+    are enough for one entry (`ProposerLimits`).
 
-    The usual group is one part, and is not rewritten: its bytes are what the client sent.
+    A small group is one part, and is not rewritten: its bytes are what the client sent.
     """
+    if shapes is None or shortage is not None:
+        shapes = Shapes()  # while nothing may grow, each write is looked into
     refused: list[pb.WriteResult] = []
-    accepted: list[tuple[pb.Write, int]] = []
-    enqueues: dict[str, int] = {}
-    parse = pb.AtomicWrite.FromString
+    accepted: list[_Accepted] = []
+    parse, find = pb.AtomicWrite.FromString, shapes.find
     total = 0
     for write in group.writes:
         data = write.op
+        shape = find(data)
+        if shape is not None:
+            total += shape.weight
+            accepted.append((write, shape.weight, len(data), shape.ready))
+            continue
         if len(data) > limits.MAX_ENTRY_SIZE:
             # Before it is parsed: millions of tiny mutations would hold up the loop and take many times the memory.
             # What the other limits allow is smaller, with all that surrounds it.
@@ -107,20 +127,32 @@ def admit(
                 refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text))
                 continue
         weight = len(op.mutations) + len(op.settles)
-        messages = op.enqueues
+        messages, ready = op.enqueues, _NONE
         if messages:
-            weight += _weigh(messages, enqueues)
+            ready = {}
+            weight += _weigh(messages, ready)
         weight = weight or 1
         weight += min(deletes, _RANGE) + len(data) // _SMALL
+        shapes.learn(data, op, weight)
         total += weight
-        accepted.append((write, weight))
+        accepted.append((write, weight, len(data), ready))
     if not accepted:
         return [], refused
-    if not refused and total <= MAX_WEIGHT:
+    # Of two halves neither is much smaller than what is enough for an entry.
+    most = min(MAX_WEIGHT, total if 2 * total < 3 * parted_weight else max(parted_weight, (total + 1) // 2))
+    if not refused and total <= most:
         data = group.SerializeToString()
         if len(data) <= limits.MAX_ENTRY_SIZE:
-            return [Part(group, data, len(accepted), total, enqueues or None)], refused
-    return list(_split(group, accepted, enqueues)), refused
+            return [Part(group, data, len(accepted), total, _all_ready(accepted))], refused
+    return list(_split(group, accepted, most)), refused
+
+
+def _all_ready(accepted: Iterable[_Accepted]) -> dict[str, int] | None:
+    found: dict[str, int] = {}
+    for _, _, _, ready in accepted:
+        for queue in ready:
+            found[queue] = found.get(queue, 0) + ready[queue]
+    return found or None
 
 
 def _weigh(messages: Iterable[pb.Enqueue], ready: dict[str, int]) -> int:
@@ -155,20 +187,26 @@ def too_old(needed: int, known: int) -> str:
     )
 
 
-def _split(group: pb.WriteGroup, accepted: Iterable[tuple[pb.Write, int]], enqueues: dict[str, int]) -> Iterable[Part]:
-    """Parts in order. The messages of all are announced with the last: then the last one is ready, at the latest."""
-    part = pb.WriteGroup(session=group.session, ack_below=group.ack_below)
+def _split(group: pb.WriteGroup, accepted: Iterable[_Accepted], most: int) -> Iterable[Part]:
+    """Parts in order, of this weight at most if they hold more than one write."""
+    some: list[_Accepted] = []
     weight = size = 0
-    for write, its_weight in accepted:
-        its_size = write.ByteSize() + 8
-        if part.writes and (weight + its_weight > MAX_WEIGHT or size + its_size > limits.MAX_ENTRY_SIZE):
-            yield Part(part, part.SerializeToString(), len(part.writes), weight, None)
-            part = pb.WriteGroup(session=group.session, ack_below=group.ack_below)
+    for one in accepted:
+        its_weight, its_size = one[1], one[2] + _AROUND
+        if some and (weight + its_weight > most or size + its_size > limits.MAX_ENTRY_SIZE):
+            yield _part(group, some, weight)
+            some = []
             weight = size = 0
-        part.writes.append(write)
+        some.append(one)
         weight += its_weight
         size += its_size
-    yield Part(part, part.SerializeToString(), len(part.writes), weight, enqueues or None)
+    yield _part(group, some, weight)
+
+
+def _part(group: pb.WriteGroup, some: Sequence[_Accepted], weight: int) -> Part:
+    part = pb.WriteGroup(session=group.session, ack_below=group.ack_below)
+    part.writes.extend([write for write, _, _, _ in some])
+    return Part(part, part.SerializeToString(), len(some), weight, _all_ready(some))
 
 
 def _invalid(seq: int, message: str) -> pb.WriteResult:

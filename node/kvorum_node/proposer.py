@@ -1,8 +1,15 @@
 """Group commit: the commands of all connections become few Raft entries.
 
 An entry costs a log sync and a round of messages whatever stands in it, so the proposer never has more than a few
-entries in flight: what arrives meanwhile waits, and the next entry takes all of it. Batches therefore grow under load
-by themselves, without a timer that would delay a single caller.
+entries in flight: what arrives meanwhile waits, and goes into the next ones. Batches therefore grow under load by
+themselves, without a timer that would delay a single caller.
+
+A crowd is parted: an entry takes at most half of what waits, if that is much. One entry for all of it would make a
+convoy of everybody: 256 callers would be answered at once and come back at once, and clients, leader and followers
+would wait for each other in turn (135 of 200 % of two cores were used). Of two halves the first one's answers are
+worked on while the second one is applied, and from then on they take turns. Measured with 256 messages in flight, in
+three series on a busy machine: 12, -1 and 30 % more of them a second, the median to the handler 27, 5 and 34 % shorter,
+for 14 to 17 % more CPU a message over all processes.
 
 Commands are kept as the bytes that will stand in the entry. A connection's whole WriteGroup is one command and one
 callback, never one for each write. Rejected: one future per write (two thirds of a batch's cost were futures,
@@ -97,6 +104,9 @@ class ProposerLimits:
     entry_size: int = limits.MAX_ENTRY_SIZE
     entry_weight: int = 512
     """Operations in one entry, so that applying it stays within a few milliseconds; one larger commit stands alone."""
+    parted_weight: int = 128
+    """Operations that go into one entry without being parted. Half of it would cost as much CPU again as parting does
+    now."""
     queued_weight: int = 65_536
     queued_bytes: int = 64 * 1_048_576
     urgent: int = 8_192
@@ -236,13 +246,15 @@ class Proposer:
         batch: list[Proposal] = []
         commits = size = weight = 0
         enqueues: dict[str, int] = {}
+        waiting = self._urgent.weight + self._line.weight
+        most = min(bounds.entry_weight, max(bounds.parted_weight, (waiting + 1) // 2))
         for line in (self._urgent, self._line):
             while line.waiting:
                 item = line.waiting[0]
                 if batch and (
                     commits + item.commits > bounds.entry_commits
                     or size + len(item.data) > bounds.entry_size
-                    or weight + item.weight > bounds.entry_weight
+                    or weight + item.weight > most
                 ):
                     break
                 batch.append(line.pop())

@@ -30,6 +30,7 @@ from .range_watches import MAX_WATCHES, Deliver, HasRoom, RangeHub, RangeWatch
 from .reads import Reads
 from .schedules import Ticker
 from .sessions import SessionKeeper
+from .shapes import Shapes
 from .store import Store
 from .sweeper import Sweeper
 from .timers import Alarm, Timers
@@ -104,6 +105,7 @@ class NodeService:
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
         self._timers = timers
+        self._shapes = Shapes()
         self._time_ahead = float("-inf")
         """Entry time − loop time, ms, when alarms were last set by it."""
         self._leading = False
@@ -159,7 +161,13 @@ class NodeService:
         """Commit a group. `answer` is called once or several times; each write is answered once."""
         no_space = self.no_space()
         shortage = Shortage(no_space, self._is_absent) if no_space else None
-        parts, refused = admit(group, shortage, data_version=self.proposer.data_version)
+        parts, refused = admit(
+            group,
+            shortage,
+            data_version=self.proposer.data_version,
+            shapes=self._shapes,
+            parted_weight=self.settings.proposer.parted_weight,
+        )
         if refused:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:
