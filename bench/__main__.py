@@ -35,6 +35,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--callers", default="", help="with so many callers only, e.g. 1,256")
     parser.add_argument("--seconds", type=float, help="of each run (default 2)")
     parser.add_argument("--rounds", type=int, help="pairs of runs (default 5)")
+    parser.add_argument("--limit", type=float, help="seconds after which only first rounds are begun")
     parser.add_argument("--only", action="store_true", help="kvorum alone, without its peers")
     parser.add_argument(
         "--dir", type=Path, default=ROOT, help="parent of the data, on a real disk (default: the project)"
@@ -107,8 +108,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kvorum-bench-", dir=options.dir, ignore_cleanup_errors=True) as folder:
         facts = machine(Path(folder))
         print(json.dumps(facts), flush=True)
-        until = begun + QUICK_LIMIT if options.quick else math.inf
-        pairs.run(pairs.Plan(Path(folder), found, rounds, seconds, results, not options.quick, until), points)
+        until = begun + (options.limit or (QUICK_LIMIT if options.quick else math.inf))
+        try:
+            pairs.run(pairs.Plan(Path(folder), found, rounds, seconds, results, not options.quick, until), points)
+        except KeyboardInterrupt:  # what was measured until then is worth having
+            results.failures.append("interrupted: the rest was not measured")
     return {
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": facts,
