@@ -24,12 +24,12 @@ from kvorum.link import Link
 from kvorum.listing import ListIterator, Walk, count_read
 from kvorum.mutation import (
     SetKey,
+    add_set,
     check_list,
     delete_mutation,
     delete_range_mutation,
     read_key,
     read_keys,
-    set_mutation,
     touch_write,
 )
 from kvorum.opening import Opening
@@ -259,7 +259,8 @@ class Kv:
         Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
         """
         link = self._link
-        op = pb.AtomicWrite(mutations=(set_mutation(key, value, expire_in),))
+        op = pb.AtomicWrite()
+        add_set(op, key, value, expire_in)
         return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
 
     async def delete(self, key: Sequence[KeyPart], *, timeout: Duration | None = None) -> CommitResult:

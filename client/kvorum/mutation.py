@@ -80,8 +80,11 @@ def _wrong_size(data: bytes) -> InvalidKey | LimitExceeded:
     return LimitExceeded("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, len(data), "key")
 
 
-def set_mutation(key: SetKey, value: object, expire_in: Duration | None) -> pb.Mutation:
-    """Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded."""
+def add_set(write: pb.AtomicWrite, key: SetKey, value: object, expire_in: Duration | None) -> int:
+    """Add a set to a write; returns what it counts for in its size. Nothing is added if an error is raised.
+
+    Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
+    """
     suffixed = isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[-1], CommitVersionstamp)
     if suffixed:
         encoded = encode_key(key[:-1])  # type: ignore[arg-type]  # a second placeholder is refused there
@@ -95,15 +98,18 @@ def set_mutation(key: SetKey, value: object, expire_in: Duration | None) -> pb.M
         if not 0 < len(encoded) <= limits.MAX_WRITE_KEY_SIZE:
             raise _wrong_size(encoded)
     data, encoding = encode_value(value)
-    mutation = pb.Mutation(
-        key=encoded,
-        type=_SUFFIXED if suffixed else _SET,
-        value=data,
-        encoding=encoding,  # type: ignore[arg-type]  # a number of pb.ValueEncoding
-    )
+    expire_in_ms = 0
     if expire_in is not None:
-        mutation.expire_in_ms = milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN)
-    return mutation
+        expire_in_ms = milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN)
+    # In its place, and field by field: a message of its own, copied by appending it, takes 0.5 µs more.
+    mutation = write.mutations.add()
+    mutation.key = encoded
+    mutation.type = _SUFFIXED if suffixed else _SET
+    mutation.value = data
+    mutation.encoding = encoding  # type: ignore[assignment]  # a number of pb.ValueEncoding
+    if expire_in is not None:
+        mutation.expire_in_ms = expire_in_ms
+    return len(encoded) + len(data) + (SUFFIX_SIZE if suffixed else 0)
 
 
 def delete_mutation(key: Sequence[KeyPart]) -> pb.Mutation:

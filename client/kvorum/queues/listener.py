@@ -264,29 +264,28 @@ class Listener(Generic[M]):
                 await intake.undecodable(delivery, error, self._gave_up)
                 self._phases[task] = Phase.RUNNING
         if messages:
-            verdict = await self._call(messages, task)
+            verdict = _DONE
+            try:
+                outcome = self._handler(self._argument(messages))
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except asyncio.CancelledError as error:
+                verdict = self._cancelled(messages, error, task)
+            except Exception as error:  # noqa: BLE001  # whatever a handler raises is the verdict, and logged
+                verdict = _failed(messages, error)
             if unsettled := [message for message in messages if not message.settled]:
                 self._phases[task] = Phase.SETTLING
                 await self._settle(unsettled, verdict)
         for delivery in group:
             intake.finish(delivery)
 
-    async def _call(self, messages: list[M], task: "asyncio.Task[None]") -> _Verdict:
-        """Call the handler; returns the verdict on those that it has not settled itself."""
-        try:
-            outcome = self._handler(self._argument(messages))
-            if inspect.isawaitable(outcome):
-                await outcome
-        except asyncio.CancelledError as error:
-            if self._impatient:
-                task.uncancel()
-                return _CANCELLED
-            if task.cancelling():
-                raise  # the loop is being shut down: no time for verdicts
-            return _failed(messages, error)
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the verdict, and logged
-            return _failed(messages, error)
-        return _DONE
+    def _cancelled(self, messages: list[M], error: asyncio.CancelledError, task: "asyncio.Task[None]") -> _Verdict:
+        if self._impatient:
+            task.uncancel()
+            return _CANCELLED
+        if task.cancelling():
+            raise error  # the loop is being shut down: no time for verdicts
+        return _failed(messages, error)  # from within the handler
 
     async def _settle(self, messages: Sequence[M], verdict: _Verdict) -> None:
         kind, reason, delay_ms = verdict
