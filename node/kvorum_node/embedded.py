@@ -28,7 +28,6 @@ from kvorum_raft.errors import RaftError
 from .admission import MAX_WEIGHT
 from .lists import ListJob
 from .local import LocalConsensus
-from .proposer import ProposerLimits
 from .queue import Consumer
 from .range_reader import RangeReader
 from .reads import PendingRead
@@ -137,9 +136,9 @@ class EmbeddedBackend:
             store, last_time_ms=store.applied_time_ms, check=store.next_expiry_ms, is_full=self._is_full
         )
         self._space = SpaceWatch(folder, self._loop, store.space, least=embedded_reserve, reusable=self._reusable)
-        # One sync for all that was written in a turn of the loop: there is nobody who could work meanwhile.
-        settings = ServiceSettings(lease=lease, proposer=ProposerLimits(parted_weight=MAX_WEIGHT))
-        self._service = NodeService(store, self._consensus, self._loop, settings, no_space=self._no_space)
+        self._service = NodeService(
+            store, self._consensus, self._loop, ServiceSettings(lease=lease), no_space=self._no_space
+        )
         self._opened_at = time.monotonic()
         self._pending: list[tuple[bytes, _Promise]] = []
         self._promises: dict[int, _Promise] = {}
