@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.limits import MAX_WRITE_KEY_SIZE
 
 from . import history, keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
-from .mutations import DELETE_RANGE, delete_range, mutate
+from .mutations import DELETE_RANGE, delete_range, is_sure, mutate
 from .records import MAX_NUMBER, Refusal, pack_duplicates, stamp_of
+from .wire import CHECK, ENQUEUE, SET, SETTLE, PlainSet, acknowledgement, plain_message, plain_set
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -25,28 +27,58 @@ _EQUALS: Final = int(pb.CHECK_KIND_EQUALS)
 _EXISTS: Final = int(pb.CHECK_KIND_EXISTS)
 _NOT_NEWER: Final = int(pb.CHECK_KIND_NOT_NEWER)
 
+_FEW: Final = 8
+"""Parts of a write that is done without a pause."""
+_FIRST: Final = bytes(2)
+"""Number of the first enqueue of a commit."""
+
 _parse = pb.AtomicWrite.FromString
 
 
 def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
-    """Carry out the commonest writes, a single mutation, enqueue or acknowledgement without anything else: None = done.
-    Others come back parsed, for `execute_parts`."""
+    """Carry out the commonest writes: a single mutation, enqueue or acknowledgement without anything else, and others
+    of a few parts that need no savepoint. None = done. Others come back parsed, for `execute_parts`."""
+    stamp = entry.prefix + number.to_bytes(2, "big")
+    first = op[0] if op else 0
+    if first == ENQUEUE:
+        message = plain_message(op)
+        if message is not None and entry.fresh.take(message[0], stamp + _FIRST, message[1]):
+            entry.rows.messages += 1
+            return None
+    elif first == SETTLE:
+        held = acknowledgement(op)
+        if held is not None and queues.acknowledge_known(entry, *held):
+            return None
+    elif first in (SET, CHECK):
+        known = plain_set(op)
+        if known is not None and 0 < len(known[0]) <= MAX_WRITE_KEY_SIZE:
+            return _execute_set(entry, known, stamp)
     try:
         write = _parse(op)
     except DecodeError:
         return _INVALID, (), "the operation cannot be decoded"
     mutations = write.mutations
     if not mutations and not write.checks:
-        return _execute_message(entry, write, entry.prefix + number.to_bytes(2, "big"))
+        return _execute_message(entry, write, stamp)
     if len(mutations) != 1 or write.checks or write.enqueues or write.settles:
-        return write
+        return _execute_few(entry, write, stamp)
     mutation = mutations[0]
     if mutation.type == DELETE_RANGE:
         return write
     try:
-        mutate(entry, mutation, entry.prefix + number.to_bytes(2, "big"), 0)
+        mutate(entry, mutation, stamp, 0)
     except Refused as refused:
         return _refusal(refused)
+    return None
+
+
+def _execute_set(entry: "Entry", known: PlainSet, stamp: bytes) -> Refusal | None:
+    key, encoding, value, checked_key, versionstamp = known
+    if checked_key is not None:
+        row = keyspace.read_row(entry.rows, checked_key)
+        if (b"" if row is None else stamp_of(row)) != versionstamp:
+            return _FAILED, (0,), ""
+    keyspace.write(entry, key, encoding, value, stamp)
     return None
 
 
@@ -62,7 +94,32 @@ def _execute_message(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Ref
             return None
     except Refused as refused:
         return _refusal(refused)
-    return write
+    return _execute_few(entry, write, stamp)
+
+
+def _execute_few(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Refusal | pb.AtomicWrite | None:
+    """An acknowledgement together with a set, say, or a few messages: as `execute_parts` does it, without its pauses,
+    and without a savepoint: 15 instead of 25 µs. It comes back if it may take longer, or needs one."""
+    mutations, settles, enqueues = write.mutations, write.settles, write.enqueues
+    if write.checks or write.each or not 0 < len(mutations) + len(settles) + len(enqueues) <= _FEW:
+        return write
+    if (settles and settles[0].kind != _ACK) or (mutations and mutations[0].type == DELETE_RANGE):
+        return write
+    if not _refuses_at_once(entry, write):
+        return write
+    entry.duplicates.clear()
+    mark = len(entry.changes)
+    try:
+        for verdict in settles:
+            queues.settle(entry, verdict, stamp)
+        for at, mutation in enumerate(mutations):
+            mutate(entry, mutation, stamp, at)
+        for at, message in enumerate(enqueues):
+            queues.enqueue(entry, message, stamp, at)
+    except Refused as refused:
+        return _refusal(refused)
+    history.settle(entry.changes, mark)
+    return (_DONE, (0,), pack_duplicates(entry.duplicates)) if entry.duplicates else None
 
 
 def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generator[None, None, Refusal | None]:
@@ -83,8 +140,7 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
     if write.each and entry.tallies is not None:
         return (yield from _settle_each(entry, write, entry.stamp(number)))
     entry.duplicates.clear()
-    # a single part refuses before it writes anything, unless a topic makes many of it
-    savepoint = Savepoint(entry) if parts > 1 or (write.enqueues and write.enqueues[0].topic) else None
+    savepoint = None if _refuses_at_once(entry, write) else Savepoint(entry)
     mark = len(entry.changes)
     try:
         yield from _run(entry, write, entry.stamp(number))
@@ -98,6 +154,23 @@ def execute_parts(entry: "Entry", write: pb.AtomicWrite, number: int) -> Generat
     if entry.duplicates:
         return _DONE, (entry.deleted,), pack_duplicates(entry.duplicates)
     return (_DONE, (entry.deleted,), "") if entry.deleted else None
+
+
+def _refuses_at_once(entry: "Entry", write: pb.AtomicWrite) -> bool:
+    """Whether only its first part can refuse, which it does before it writes anything: nothing is to be undone then."""
+    mutations, enqueues = write.mutations, write.enqueues
+    first = len(write.settles)
+    if first > 1:
+        return False
+    for mutation in mutations:
+        if first and not is_sure(mutation):
+            return False
+        first = 1
+    for message in enqueues:
+        if (first or message.topic) and not queues.is_sure(entry, message):
+            return False
+        first = 1
+    return True
 
 
 def _settle_each(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Generator[None, None, Refusal | None]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from .fresh import Fresh
+from .held import Held
 from .records import quarantined_key
 from .results import ApplyResult
 
@@ -35,6 +36,7 @@ class Entry:
         "duplicates",
         "env",
         "fresh",
+        "held",
         "leases",
         "made",
         "number",
@@ -76,6 +78,8 @@ class Entry:
         """What was done to which keys, as it will stand in the history."""
         self.fresh = Fresh()
         """Messages that are not written yet."""
+        self.held = Held()
+        """What is known of messages in consumers' hands."""
         self.leases = 0
         """Leases granted so far."""
         self.tallies: Tallies | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import lmdb
 from google.protobuf.message import DecodeError
@@ -21,11 +22,13 @@ from kvorum.limits import MAX_HISTORY_ROWS, MAX_HISTORY_SIZE
 from kvorum_raft.seams import PreparedState, StateFacts
 
 from . import checked, expiry, history, queues, records, scrubbing, sessions
+from .answers import Answers, Outputs
 from .commits import execute, execute_parts
 from .entry import BYTES_SHIFT, Entry
 from .environment import DATA, Environment
 from .errors import DAMAGE, Damaged, StoreFault
 from .files import Pause
+from .held import Held
 from .history import Bounds
 from .home import Home, Space, pages_in_use, run_in_thread
 from .host import Host, LinuxHost
@@ -37,7 +40,6 @@ from .rows import Rows
 from .sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_DONE: Final = int(pb.OUTCOME_DONE)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
 _TOO_MANY: Final[Refusal] = (_INVALID, (), "the entry holds too many commits")
@@ -76,6 +78,7 @@ class Store:
             index: frozenset(number for other, number in quarantine if other == index) for index, _ in quarantine
         }
         self._sessions = Sessions()
+        self._held = Held()
         self._applying = False
         self.wants_deliveries = True
         """False: entries only say what was leased, not what is delivered with it, which takes a look at each message.
@@ -89,7 +92,11 @@ class Store:
             cluster = checked.get(txn, CLUSTER_KEY)
         self._state = records.State() if row is None else records.unpack_state(row)
         self._cluster = (b"", 0) if cluster is None else records.unpack_cluster(cluster)
+        self._forget()
+
+    def _forget(self) -> None:
         self._sessions.forget()
+        self._held.forget()
 
     @classmethod
     def open(
@@ -376,6 +383,7 @@ class Store:
             rows = Rows(txn, state)
             skipped = self._quarantine.get(index, frozenset())
             entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice, skipped)
+            entry.held = self._held
             entry.bare = not self.wants_deliveries
             if payload:
                 yield from self._run(entry, payload)
@@ -389,7 +397,7 @@ class Store:
         finally:
             self._applying = False
             if not committed:
-                self._sessions.forget()
+                self._forget()
                 if rows.txn is not txn:
                     rows.txn.abort()
                 txn.abort()
@@ -419,7 +427,7 @@ class Store:
             if not entry.rows.has_queues:
                 yield from queues.tallies.build(entry)
             entry.tallies = queues.Tallies(entry.rows)
-        outputs = entry.result.outputs
+        outputs = entry.result.outputs = Outputs()
         for command in batch.commands:
             kind = command.WhichOneof("command")
             if kind == "writes":
@@ -474,15 +482,15 @@ class Store:
         if number == 0:  # all stamps of an entry share their prefix
             entry.prefix = (entry.result.index + command.stamp_base).to_bytes(8, "big")
 
-    def _writes(self, entry: Entry, group: pb.WriteGroup) -> Generator[None, None, pb.ResultGroup]:
+    def _writes(self, entry: Entry, group: pb.WriteGroup) -> Generator[None, None, Answers]:
         """A group of writes of one session, in order."""
         session, prefix, skipped = group.session, entry.prefix, entry.skipped
-        answers = pb.ResultGroup(session=session, stamp_prefix=prefix)
-        add = answers.results.add
+        answers = Answers(session, prefix)
+        add = answers.results.append
         log = self._sessions.enter(entry.rows, session, group.ack_below) if session else None
         if session and log is None:
             for write in group.writes:
-                add(seq=write.seq, outcome=_EXPIRED, number=entry.number)
+                add((write.seq, 0, entry.number, (_EXPIRED, (), "")))
                 entry.number += 1
                 if entry.spend():
                     yield
@@ -494,21 +502,23 @@ class Store:
             if log is not None and (seq <= log.highest or seq >= log.limit):
                 answer = log.judge(seq, op, number, prefix)
             if answer is not None:
-                answers.results.append(answer)
+                add(answer)
             else:
                 if number in skipped:
                     entry.skip(number)
                     refusal: Refusal | pb.AtomicWrite | None = _QUARANTINED
                 else:
                     refusal = execute(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
-                result = add(seq=seq, outcome=_DONE, number=number)
-                if refusal is not None:
-                    if isinstance(refusal, pb.AtomicWrite):
-                        refusal = yield from execute_parts(entry, refusal, number)
-                    if refusal is not None:
-                        sessions.fill(result, refusal)
-                if log is not None:
-                    log.record(seq, op, number, refusal, prefix)
+                if isinstance(refusal, pb.AtomicWrite):
+                    refusal = yield from execute_parts(entry, refusal, number)
+                result = seq, crc32(op), number, refusal
+                add(result)
+                if log is not None:  # without a call, as it is the same for each write
+                    log.pending.append(result)
+                    if seq > log.highest:
+                        log.highest = seq
+                    if log.index is not None:
+                        log.index[seq] = (result, prefix)
             entry.budget -= 1 + (len(op) >> BYTES_SHIFT)
             if entry.budget <= 0:
                 entry.budget = entry.slice

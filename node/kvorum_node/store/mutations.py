@@ -63,6 +63,14 @@ def mutate(entry: "Entry", mutation: pb.Mutation, stamp: bytes, number: int) -> 
         raise Refused(_INVALID, "unknown mutation type")
 
 
+def is_sure(mutation: pb.Mutation) -> bool:
+    """Whether it is certain that it is not refused, whatever is stored; of the commonest ones only."""
+    if not 0 < len(mutation.key) <= MAX_WRITE_KEY_SIZE:
+        return False
+    kind = mutation.type
+    return kind == _DELETE or (kind == _SET and mutation.encoding in _PLAIN and not mutation.HasField("expire_in_ms"))
+
+
 def _set(entry: "Entry", mutation: pb.Mutation, key: bytes, stamp: bytes, number: int) -> None:
     encoding = mutation.encoding
     value = mutation.value

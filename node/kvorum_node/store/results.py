@@ -1,9 +1,12 @@
 """What applying an entry hands back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
+
+from .answers import Outputs
 
 
 class Grant(NamedTuple):
@@ -78,7 +81,7 @@ class ApplyResult:
     index: int
     time_ms: int
     """The entry's time as applied, Unix milliseconds."""
-    outputs: list[Any] = field(default_factory=list)
+    outputs: Sequence[Any] = field(default_factory=Outputs)
     """One for each command: `pb.ResultGroup` for writes, the session id for open_session (b"" = refused, too many
     sessions), the number of leases for lease, of deleted keys and finished timers for sweep; the number of messages
     touched for purge, requeue, remove_queue (0 = nothing is left to be done, if the command began at the beginning;

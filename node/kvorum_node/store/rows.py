@@ -109,16 +109,17 @@ class Rows:
         head = len(name).to_bytes(2, "big") + name
         self.digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
 
-    def add_all(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Write rows, names first, that cannot be there yet."""
+    def add_all(self, rows: list[tuple[bytes, bytes]]) -> list[int]:
+        """Write rows, names first, all as long as one another, that cannot be there yet; returns their hashes."""
         put = self.txn.put
-        digest = 0
+        head = len(rows[0][0]).to_bytes(2, "big")
+        hashes = []
         for name, row in rows:
             if not put(name, row + pack_seal(_crc32(row, _crc32(name))), overwrite=False):
                 raise damaged(name)
-            head = len(name).to_bytes(2, "big") + name
-            digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
-        self.digest += digest
+            hashes.append(_from_bytes(blake2b(head + name + row, digest_size=16).digest(), "little"))
+        self.digest += sum(hashes)
+        return hashes
 
     def add_index(self, names: list[bytes]) -> None:
         """Write index rows, which are empty and no part of the content hash."""
@@ -133,13 +134,13 @@ class Rows:
             raise damaged(name)
         return stored
 
-    def rewrite(self, name: bytes, stored: bytes, row: bytes) -> None:
-        """Replace a row that was fetched as `stored`."""
+    def rewrite(self, name: bytes, stored: bytes, row: bytes) -> int:
+        """Replace a row that was fetched as `stored`; returns the hash of the new one."""
         self.txn.put(name, row + pack_seal(_crc32(row, _crc32(name))))
         head = len(name).to_bytes(2, "big") + name
-        self.digest += _from_bytes(blake2b(head + row, digest_size=16).digest(), "little") - _from_bytes(
-            blake2b(head + stored[:-SEAL_SIZE], digest_size=16).digest(), "little"
-        )
+        digest = _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
+        self.digest += digest - _from_bytes(blake2b(head + stored[:-SEAL_SIZE], digest_size=16).digest(), "little")
+        return digest
 
     def drop(self, name: bytes, stored: bytes) -> None:
         """Delete a row that was fetched as `stored`."""

@@ -44,7 +44,7 @@ class SessionLog:
     """The mirror of one session. `highest` is the highest seq that may be stored or abandoned, `limit` the lowest
     beyond the window."""
 
-    __slots__ = ("_index", "_opened", "_rows", "ack_below", "highest", "limit", "moved", "pending", "session")
+    __slots__ = ("_opened", "_rows", "ack_below", "highest", "index", "limit", "moved", "pending", "session")
 
     def __init__(self, session: bytes, row: bytes) -> None:
         ack_below, opened_at_ms, client = records.unpack_session(row)
@@ -53,13 +53,13 @@ class SessionLog:
         self.highest = ack_below - 1
         self.limit = ack_below + SESSION_WINDOW
         self.pending: list[StoredResult] = []
-        """Results of the running entry."""
+        """Results of the running entry, to be added to as they come; `highest` and `index` go with it."""
         self.moved = False
         """`ack_below` differs from the stored one."""
         self._opened = opened_at_ms, client
         self._rows: list[tuple[int, bytes, bytes]] = []
         """A heap of (highest seq, stamp prefix, packed results)."""
-        self._index: dict[int, tuple[StoredResult, bytes]] | None = None
+        self.index: dict[int, tuple[StoredResult, bytes]] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -79,11 +79,11 @@ class SessionLog:
         while self._rows and self._rows[0][0] < ack_below:
             _, prefix, row = heappop(self._rows)
             rows.remove(RESULT + self.session + prefix)
-            if self._index is not None:
+            if self.index is not None:
                 for result in records.unpack_results(row):
-                    self._index.pop(result[0], None)
+                    self.index.pop(result[0], None)
         if not self._rows and not self.pending:
-            self._index = None
+            self.index = None
 
     def judge(self, seq: int, op: bytes, number: int, prefix: bytes) -> pb.WriteResult | None:
         """The answer to a write that must not be executed (again); None = execute it. The order of decisions is part of
@@ -97,15 +97,6 @@ class SessionLog:
         if seq >= self.limit:
             return pb.WriteResult(seq=seq, number=number, outcome=_WINDOW)
         return None
-
-    def record(self, seq: int, op: bytes, number: int, refusal: Refusal | None, prefix: bytes) -> None:
-        """Store the result of an executed write."""
-        result = seq, zlib.crc32(op), number, refusal
-        self.pending.append(result)
-        if seq > self.highest:
-            self.highest = seq
-        if self._index is not None:
-            self._index[seq] = (result, prefix)
 
     def finish(self, rows: "Rows", prefix: bytes) -> None:
         """Write what the entry changed."""
@@ -121,12 +112,12 @@ class SessionLog:
                 heappush(self._rows, (highest, prefix, packed))
 
     def _stored(self, prefix: bytes) -> dict[int, tuple[StoredResult, bytes]]:
-        if self._index is None:
-            self._index = {result[0]: (result, prefix) for result in self.pending}
+        if self.index is None:
+            self.index = {result[0]: (result, prefix) for result in self.pending}
             for _, row_prefix, row in self._rows:
                 for result in records.unpack_results(row):
-                    self._index[result[0]] = (result, row_prefix)
-        return self._index
+                    self.index[result[0]] = (result, row_prefix)
+        return self.index
 
 
 def _repeated(stored: StoredResult, prefix: bytes, digest: int, number: int) -> pb.WriteResult:

@@ -16,6 +16,7 @@ from kvorum_node.store.records import MESSAGE, READY
 from kvorum_node.store.rows import Rows
 from tests.unit.store.harness import (
     Replica,
+    batch,
     cancel,
     define,
     each,
@@ -31,6 +32,7 @@ from tests.unit.store.harness import (
     requeue,
     reschedule,
     settle,
+    subscribe,
     sweep,
     write,
 )
@@ -221,15 +223,56 @@ def test_older_messages_go_first(replica: Replica, written: list[bytes]) -> None
 
 
 def test_order_holds_among_messages_of_one_entry(replica: Replica, written: list[bytes]) -> None:
+    """Copies of topics are written at once, those before and after them are not."""
     session = replica.session()
-    headers = pb.Headers(reply_to="me").SerializeToString()
-    command = group(
-        write(enqueue(b"0", queue="q")),
-        write(enqueue(b"1", queue="q", headers=headers)),
-        write(enqueue(b"2", queue="q")),
-    )
+    replica.apply(subscribe("t", "q"))
+    command = group(write(enqueue(b"0", queue="q")), write(enqueue(b"1", topic="t")), write(enqueue(b"2", queue="q")))
     assert payloads(replica.apply(command, lease(session, queue="q", count=3))) == [b"0", b"1", b"2"]
     assert len(written) == 2
+
+
+def test_messages_with_options_are_not_written_first_either(replica: Replica, written: list[bytes]) -> None:
+    session = replica.session()
+    headers = pb.Headers(reply_to="me").SerializeToString()
+    some = (
+        enqueue(b"0", queue="q", headers=headers), enqueue(b"1", queue="q", ttl_ms=50, dedup_id=b"d"),
+        enqueue(b"2", queue="q", group="g"), enqueue(b"3", queue="q", group="g"), enqueue(b"4", queue="q", backoff=[]),
+    )  # fmt: skip
+    command = group(*[write(message) for message in some])
+    result = replica.apply(command, lease(session, queue="q", count=9))
+    assert payloads(result) == [b"0", b"1", b"2", b"4"]
+    assert [grant.delivery.headers for grant in result.granted] == [headers, b"", b"", b""]
+    assert [grant.delivery.group for grant in result.granted] == ["", "", "g", ""]
+    assert written == []
+    replica.scrub()
+    for grant in result.granted:
+        replica.commit(settle(grant.delivery))
+    assert payloads(replica.apply(lease(session, queue="q", count=9))) == [b"3"]
+    replica.scrub()
+
+
+def test_a_queue_becomes_full_within_an_entry(replica: Replica, written: list[bytes]) -> None:
+    replica.apply(define("q", max_backlog=3))
+    some = [write(enqueue(b"%d" % at, queue="q")) for at in range(5)]
+    (answer,) = replica.apply(group(*some)).outputs
+    assert [result.outcome for result in answer.results] == [DONE] * 3 + [FULL] * 2
+    assert len(written) == 3
+
+
+def test_nothing_is_known_of_an_entry_that_was_given_up(replica: Replica) -> None:
+    replica.data_version = 3
+    session = replica.session()
+    made = (group(*[write(enqueue(queue="q")) for _ in range(9)]), lease(session, queue="q", count=9), sweep())
+    replica.store._slice = 1
+    index = replica.store.applied_index + 1
+    steps = replica.store.apply(index, replica.now_ms, batch(*made, data_version=3))
+    while not replica.store._held.leases:
+        next(steps)
+    (message_id, (lease_id, _, _)), *_ = replica.store._held.leases.items()
+    steps.close()
+    verdict = settle(pb.Delivery(message_id=message_id, lease_id=lease_id))
+    assert replica.commit(verdict).outcome == pb.OUTCOME_STALE_LEASE
+    replica.scrub()
 
 
 def test_a_refused_commit_leaves_none_behind(replica: Replica, written: list[bytes]) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.store import ApplyResult, Denied, Unfinished, fresh
+from kvorum_node.store import ApplyResult, Denied, Unfinished, checked, fresh
 from kvorum_node.store.queues import clearing, deaths, formats, timers, topics, walks
 from kvorum_node.store.records import HASHED_TABLES, INDEXES, MESSAGE, PAYLOAD, RETAINED, TIMER
+from kvorum_node.store.rows import row_hash
 from tests.unit.store.harness import (
     Replica,
     all_of,
@@ -117,10 +118,23 @@ class Crowd:
         result = self.replica.apply(*commands)
         self.replica.scrub()
         self.replica.check_hash()
+        self.check_what_is_known()
         self.note_leases(result)
         for command, output in zip(commands, result.outputs, strict=True):
             self.note_output(command, output)
         return result
+
+    def check_what_is_known(self) -> None:
+        """What is known of leased messages without their rows is what the rows say."""
+        known = self.replica.store._held.leases
+        self.seen["known"] += len(known)
+        with self.replica.store._env.begin() as txn:
+            for message_id, (lease_id, queue, digest) in known.items():
+                row, payload = (checked.get(txn, table + message_id) or b"" for table in (MESSAGE, PAYLOAD))
+                message = formats.unpack_message(row)
+                assert (message.lease_id, message.queue, message.attempt) == (lease_id, queue, 1)
+                assert digest == row_hash(MESSAGE + message_id, row) + row_hash(PAYLOAD + message_id, payload)
+                assert not formats.has_ties(payload)
 
     def note_leases(self, result: ApplyResult) -> None:
         for grant in result.granted:
@@ -391,7 +405,7 @@ def test_the_crowd_reaches_everything(tmp_path: Path) -> None:
         seen += crowd.seen
         replica.store.close()
     for case in (
-        "taken", "leased with its enqueue", "duplicate", "refused alone", "dying", "OUTCOME_DONE",
+        "taken", "known", "leased with its enqueue", "duplicate", "refused alone", "dying", "OUTCOME_DONE",
         "OUTCOME_STALE_LEASE", "OUTCOME_MESSAGE_GONE", "OUTCOME_QUEUE_FULL", "purge unfinished",
         "remove_queue unfinished", "requeue unfinished", "requeue True", "purge True", "remove_queue True",
         "subscribe True", "tick True", "sweep True",

@@ -10,9 +10,19 @@ from typing import Final
 
 from . import delivery, reads, tallies, timers
 from .commands import COMMANDS, run
-from .delivery import IDLE_KINDS, acknowledge, held_delivery, lease, leases, next_due, release, settle
+from .delivery import (
+    IDLE_KINDS,
+    acknowledge,
+    acknowledge_known,
+    held_delivery,
+    lease,
+    leases,
+    next_due,
+    release,
+    settle,
+)
 from .first_leases import write_out
-from .sending import enqueue
+from .sending import enqueue, is_sure
 from .tallies import Tallies
 from .topics import Copies, publish
 
@@ -26,9 +36,11 @@ __all__ = [
     "Copies",
     "Tallies",
     "acknowledge",
+    "acknowledge_known",
     "delivery",
     "enqueue",
     "held_delivery",
+    "is_sure",
     "lease",
     "leases",
     "next_due",

@@ -79,6 +79,7 @@ def _delete(entry: "Entry", ids: list[bytes]) -> Generator[None, None, int]:
         if place is not None:
             checked.delete_index(entry.rows.txn, place)
         if message.lease_id:
+            entry.held.drop(message_id)
             entry.result.ended.append(message.lease_id)
         deleted = messages.forget(entry, message_id, message)
         if entry.tallies is not None:

@@ -16,8 +16,9 @@ from kvorum.limits import MAX_CREDITS, MAX_QUEUE_NAME_SIZE, MAX_REASON_SIZE
 
 from .. import checked
 from ..errors import Refused
-from ..records import LEASED, MAX_DURATION, MESSAGE, MESSAGE_ID_SIZE, READY
+from ..records import LEASED, MAX_DURATION, MESSAGE, MESSAGE_ID_SIZE, PAYLOAD, READY
 from ..results import Grant, Leased, LeaseInfo
+from ..rows import row_hash
 from . import deaths, first_leases, formats, messages, policies
 from .formats import (
     DEAD_STATE,
@@ -26,7 +27,6 @@ from .formats import (
     WAITING_STATE,
     Failure,
     Message,
-    Payload,
     index_key,
     ready_key,
     ready_prefix,
@@ -61,7 +61,6 @@ _LOST: Final = int(pb.FAILURE_KIND_LOST)
 _NOT_HELD: Final = "the message is no longer in this consumer's hands"
 """To data versions 1 and 2: sessions remember what was answered."""
 
-_ACKED: Final = ((MESSAGES, -1), (HELD, -1), (DONE, 1))
 _ENDED: Final = ((HELD, -1),)
 _FAILED: Final = ((HELD, -1), (FAILED, 1))
 _LOSS: Final = ((HELD, -1), (LOST, 1))
@@ -89,6 +88,7 @@ def settle(entry: "Entry", verdict: pb.Settle, stamp: bytes) -> None:
         raise _not_held(entry, message_id)
     if kind == _EXTEND:
         by_ms = verdict.delay_ms or policy_of(entry, message.queue).lease_ms
+        entry.held.drop(message_id)
         extended = message._replace(extended_at=int.from_bytes(entry.prefix, "big"), extended_ms=by_ms)
         entry.rows.put(MESSAGE + message_id, formats.pack_message(extended))  # a new leader goes on from it
         entry.result.extended.append((message.lease_id, by_ms))
@@ -111,6 +111,8 @@ def acknowledge(entry: "Entry", verdict: pb.Settle) -> None:
     if verdict.delay_ms > MAX_DURATION:
         raise Refused(_INVALID, "unknown kind of settle, or a delay beyond the limits")
     message_id, lease_id = verdict.message_id, verdict.lease_id
+    if acknowledge_known(entry, message_id, lease_id):
+        return
     rows = entry.rows
     stored = rows.fetch(MESSAGE + message_id) if len(message_id) == MESSAGE_ID_SIZE else None
     if stored is None or not lease_id or formats.lease_of(stored) != lease_id:
@@ -119,7 +121,25 @@ def acknowledge(entry: "Entry", verdict: pb.Settle) -> None:
     entry.result.ended.append(lease_id)
     messages.forget_held(entry, message_id, stored)
     if entry.tallies is not None:
-        entry.tallies.add(formats.queue_of(stored), _ACKED)
+        entry.tallies.done(formats.queue_of(stored))
+
+
+def acknowledge_known(entry: "Entry", message_id: bytes, lease_id: bytes) -> bool:
+    """A message is done; False = nothing was changed, since its rows must be asked."""
+    leases = entry.held.leases
+    known = leases.get(message_id)
+    if known is None or known[0] != lease_id or entry.tallies is None:
+        return False
+    rows = entry.rows
+    delete = rows.txn.delete
+    if not (delete(LEASED + message_id) and delete(MESSAGE + message_id) and delete(PAYLOAD + message_id)):
+        raise checked.missing(MESSAGE + message_id)
+    del leases[message_id]
+    rows.digest -= known[2]
+    rows.messages -= 1
+    entry.result.ended.append(lease_id)
+    entry.tallies.done(known[1])
+    return True
 
 
 def _not_held(entry: "Entry", message_id: bytes) -> Refused:
@@ -267,13 +287,21 @@ def _grant(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> No
             command.session,
         )
     )
-    rows.rewrite(name, stored, row)
+    digest = rows.rewrite(name, stored, row)
     rows.txn.delete(place)
     rows.txn.put(LEASED + message_id, b"")
+    payload = None
+    if attempt == 1 and entry.tallies is not None:
+        payload = messages.load_payload_row(rows.txn, message_id)
+        if not formats.has_ties(payload):
+            digest += row_hash(PAYLOAD + message_id, payload)
+            entry.held.room(1)[message_id] = lease_id, command.queue.encode(), digest
     if entry.bare:
         entry.result.leased.append(Leased(command.session, command.consumer, message_id, lease_id))
         return
-    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms)
+    if payload is None:
+        payload = messages.load_payload_row(rows.txn, message_id)
+    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms, payload)
     entry.result.granted.append(Grant(command.session, command.consumer, delivery))
 
 
@@ -293,7 +321,8 @@ def _take(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> Non
     lease_id = entry.prefix + entry.leases.to_bytes(4, "big")
     entry.leases += 1
     attempt = message.attempt + 1
-    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms)
+    row = messages.load_payload_row(rows.txn, message_id)
+    delivery = _delivery(rows.txn, message_id, lease_id, attempt, command.queue, command.consumer, lease_ms, row)
     delivery.taken = True
     rows.txn.delete(place)
     messages.forget(entry, message_id, message)
@@ -302,6 +331,7 @@ def _take(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> Non
 
 def _end_lease(entry: "Entry", message_id: bytes, message: Message) -> None:
     checked.delete_index(entry.rows.txn, LEASED + message_id)
+    entry.held.drop(message_id)
     entry.result.ended.append(message.lease_id)
 
 
@@ -351,8 +381,9 @@ def _delivery(
     queue: str,
     consumer: int,
     lease_ms: int,
+    row: bytes,
 ) -> pb.Delivery:
-    row = messages.load_payload_row(txn, message_id)
+    """`row` is that of the message in PAYLOAD."""
     plain = formats.plain_payload(row)
     payload = formats.unpack_payload(row) if plain is None else None
     enqueued_at_ms, data = (payload.enqueued_at_ms, payload.payload) if payload is not None else plain or (0, b"")
@@ -367,18 +398,8 @@ def _delivery(
         lease_ms=lease_ms,
     )
     if payload is not None:
-        _fill(txn, delivery, payload)
+        messages.fill(txn, delivery, payload)
     return delivery
-
-
-def _fill(txn: "lmdb.Transaction[bytes]", delivery: pb.Delivery, payload: Payload) -> None:
-    """What a message carries besides its value."""
-    if payload.group is not None:
-        delivery.group = payload.group.decode()
-    delivery.headers = payload.headers
-    if payload.origin is not None:
-        delivery.origin.CopyFrom(payload.origin.message())
-        delivery.failures.extend(failure.message() for failure in messages.failures(txn, delivery.message_id))
 
 
 def held_delivery(txn: "lmdb.Transaction[bytes]", message_id: bytes, lease_id: bytes) -> pb.Delivery | None:
@@ -388,7 +409,8 @@ def held_delivery(txn: "lmdb.Transaction[bytes]", message_id: bytes, lease_id: b
         return None
     policy = policies.read(lambda name: checked.get(txn, name), message.queue)
     queue = message.queue.decode()
-    return _delivery(txn, message_id, lease_id, message.attempt, queue, message.consumer, policy.lease_ms)
+    row = messages.load_payload_row(txn, message_id)
+    return _delivery(txn, message_id, lease_id, message.attempt, queue, message.consumer, policy.lease_ms, row)
 
 
 def next_due(txn: "lmdb.Transaction[bytes]", queue: str) -> int | None:

@@ -8,6 +8,9 @@ all of the latter has them written first.
 """
 
 from collections.abc import Generator
+from functools import partial
+from itertools import repeat
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -15,7 +18,8 @@ from kvorum._proto import kvorum_pb2 as pb
 from ..entry import BYTES_SHIFT
 from ..records import LEASED, MESSAGE, PAYLOAD
 from ..results import Grant, Leased
-from . import formats
+from ..wire import varint
+from . import formats, messages
 
 if TYPE_CHECKING:
     from ..entry import Entry
@@ -37,12 +41,12 @@ def write_out(entry: "Entry") -> Generator[None, None, None]:
         place = formats.ready_prefix(queue) + now
         while line:
             some, size = _pop(entry, line, len(line))
-            _write_payloads(entry, some, now)
+            _write_payloads(entry, some)
             entry.rows.add_all([(MESSAGE + message_id, row) for message_id, _ in some])
             entry.rows.add_index([place + message_id for message_id, _ in some])
             if entry.spend(len(some) + (size >> BYTES_SHIFT)):
                 yield
-    fresh.lines.clear()
+    fresh.clear()
 
 
 def first_place(entry: "Entry", queue: bytes) -> bytes | None:
@@ -65,17 +69,20 @@ def grant(entry: "Entry", queue: bytes, command: pb.Lease, lease_ms: int, count:
     while left:
         some, size = _pop(entry, line, left)
         left -= len(some)
-        _write_payloads(entry, some, now)
+        payload_hashes = _write_payloads(entry, some)
         first = entry.leases
         entry.leases += len(some)
         leases = [entry.prefix + at.to_bytes(4, "big") for at in range(first, entry.leases)]
-        entry.rows.add_all(
-            [
-                (MESSAGE + message_id, head + lease_id + tail)
-                for (message_id, _), lease_id in zip(some, leases, strict=True)
-            ]
-        )
-        entry.rows.add_index([LEASED + message_id for message_id, _ in some])
+        ids = [message_id for message_id, _ in some]
+        rows = [
+            (MESSAGE + message_id, head + lease_id + tail) for message_id, lease_id in zip(ids, leases, strict=True)
+        ]
+        hashes = map(add, payload_hashes, entry.rows.add_all(rows))
+        entry.rows.add_index([LEASED + message_id for message_id in ids])
+        known = entry.held.room(len(ids))
+        for (message_id, row), lease_id, digest in zip(some, leases, hashes, strict=True):
+            if row.startswith(formats.PLAIN) or not formats.has_ties(row):
+                known[message_id] = lease_id, queue, digest
         _tell(entry, some, leases, command, lease_ms)
         if entry.spend(len(some) + (size >> BYTES_SHIFT)):
             yield
@@ -96,9 +103,19 @@ def _pop(entry: "Entry", line: "Line", most: int) -> tuple[list[tuple[bytes, byt
     return some, size
 
 
-def _write_payloads(entry: "Entry", some: list[tuple[bytes, bytes]], now: bytes) -> None:
-    head = formats.PLAIN + now
-    entry.rows.add_all([(PAYLOAD + message_id, head + payload) for message_id, payload in some])
+def _write_payloads(entry: "Entry", some: list[tuple[bytes, bytes]]) -> list[int]:
+    """Returns the hashes of the rows."""
+    return entry.rows.add_all([(PAYLOAD + message_id, row) for message_id, row in some])
+
+
+_parse = pb.Delivery.FromString
+_MESSAGE_ID: Final = b"\x12\x0c"
+_LEASE_ID: Final = b"\x1a\x0c"
+_PAYLOAD: Final = b"\x2a"
+"""What stands before these parts of a delivery; their sizes follow, of the ids 12 bytes."""
+# A named tuple without its constructor costs 0.1 instead of 0.3 µs.
+_as_leased: Final = partial(tuple.__new__, Leased)
+_as_grant: Final = partial(tuple.__new__, Grant)
 
 
 def _tell(
@@ -107,21 +124,23 @@ def _tell(
     """Say what was leased."""
     session, consumer = command.session, command.consumer
     if entry.bare:
-        entry.result.leased += [
-            Leased(session, consumer, message_id, lease_id)
-            for (message_id, _), lease_id in zip(some, leases, strict=True)
-        ]
+        ids = (message_id for message_id, _ in some)
+        entry.result.leased += map(_as_leased, zip(repeat(session), repeat(consumer), ids, leases, strict=False))
         return
-    queue, enqueued_at_ms = command.queue, entry.time_ms
-    for (message_id, payload), lease_id in zip(some, leases, strict=True):
-        delivery = pb.Delivery(
-            consumer=consumer,
-            message_id=message_id,
-            lease_id=lease_id,
-            attempt=1,
-            payload=payload,
-            queue=queue,
-            enqueued_at_ms=enqueued_at_ms,
-            lease_ms=lease_ms,
-        )
-        entry.result.granted.append(Grant(session, consumer, delivery))
+    # What they have in common as bytes, and then the rest: 0.45 instead of 0.75 µs for each.
+    common = (
+        pb.Delivery(
+            consumer=consumer, attempt=1, queue=command.queue, enqueued_at_ms=entry.time_ms, lease_ms=lease_ms
+        ).SerializeToString()
+        + _MESSAGE_ID
+    )
+    deliveries = []
+    for (message_id, row), lease_id in zip(some, leases, strict=True):
+        payload = None if row.startswith(formats.PLAIN) else formats.unpack_payload(row)
+        data = row[formats.PLAIN_SIZE :] if payload is None else payload.payload
+        parts = common, message_id, _LEASE_ID, lease_id, _PAYLOAD, varint(len(data)), data
+        delivery = _parse(b"".join(parts))
+        if payload is not None:
+            messages.fill(entry.rows.txn, delivery, payload)
+        deliveries.append(delivery)
+    entry.result.granted += map(_as_grant, zip(repeat(session), repeat(consumer), deliveries, strict=False))

@@ -107,6 +107,15 @@ PLAIN: Final = b"\x01\x00\x00"
 """How a row of the layout that begins with 1 begins if there is nothing but enqueue time and payload."""
 
 
+PLAIN_SIZE: Final = _PAYLOAD_AT
+"""Where the payload begins in such a row."""
+
+
+def plain_head(enqueued_at_ms: int) -> bytes:
+    """What stands before the payload in such a row."""
+    return PLAIN + enqueued_at_ms.to_bytes(8, "big")
+
+
 def plain_payload(row: bytes) -> tuple[int, bytes] | None:
     """Enqueue time and payload of such a row, None if there is more in it."""
     if row[:3] != PLAIN:

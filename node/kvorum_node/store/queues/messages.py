@@ -61,25 +61,44 @@ def failures(txn: "lmdb.Transaction[bytes]", message_id: bytes) -> list[Failure]
     return [] if row is None else formats.unpack_failures(row)
 
 
+def fill(txn: "lmdb.Transaction[bytes]", delivery: pb.Delivery, payload: Payload) -> None:
+    """What a message carries besides its value."""
+    if payload.group is not None:
+        delivery.group = payload.group.decode()
+    delivery.headers = payload.headers
+    if payload.origin is not None:
+        delivery.origin.CopyFrom(payload.origin.message())
+        delivery.failures.extend(failure.message() for failure in failures(txn, delivery.message_id))
+
+
 # ---- coming
 
 
-def add(entry: "Entry", message_id: bytes, queue: bytes, payload: Payload, due_ms: int) -> None:
-    """A new message. What could refuse it was looked at."""
+def add(
+    entry: "Entry", message_id: bytes, queue: bytes, payload: Payload, due_ms: int, *, in_order: bool = False
+) -> None:
+    """A new message. What could refuse it was looked at. `in_order`: its id is above those of all others that were
+    enqueued."""
     rows = entry.rows
     group = None
     if entry.tallies is None:
-        rows.put(PAYLOAD + message_id, formats.pack_old_payload(payload))
+        row = formats.pack_old_payload(payload)
+        in_order = False
     else:
-        rows.put(PAYLOAD + message_id, formats.pack_payload(payload))
+        row = formats.pack_payload(payload)
         entry.tallies.add(queue, _SENT)
         group = formats.group_of(payload)
         if payload.expires_ms:
             rows.txn.put(timer_key(payload.expires_ms, TTL_TIMER, message_id), b"")
             entry.note_expiry(payload.expires_ms)
     rows.messages += 1
+    waits = group is not None and _join(entry, message_id, grouped_prefix(queue, group))
+    if in_order and not waits and due_ms == entry.time_ms and entry.fresh.add(queue, message_id, row):
+        entry.note_ready(queue.decode(), due_ms)
+        return
+    rows.put(PAYLOAD + message_id, row)
     message = Message(queue, due_ms, 0)
-    if group is not None and _join(entry, message_id, grouped_prefix(queue, group)):
+    if waits:
         rows.put(MESSAGE + message_id, formats.pack_message(message._replace(state=WAITING_STATE)))
     else:
         make_ready(entry, message_id, message)
@@ -89,10 +108,11 @@ def add_plain(entry: "Entry", message_id: bytes, queue: bytes, message: pb.Enque
     """The commonest message, one without anything else. Its rows are put together from their parts here, for speed."""
     rows, time_ms = entry.rows, entry.time_ms
     delay_ms = message.delay_ms
-    if delay_ms or not entry.fresh.add(queue, message_id, message.payload):
+    row = formats.plain_head(time_ms) + message.payload
+    if delay_ms or not entry.fresh.add(queue, message_id, row):
         due = (time_ms + delay_ms).to_bytes(8, "big")
         queue_part = formats.named(queue)
-        rows.add(PAYLOAD + message_id, formats.PLAIN + time_ms.to_bytes(8, "big") + message.payload)
+        rows.add(PAYLOAD + message_id, row)
         rows.add(MESSAGE + message_id, formats.UNTRIED + due + queue_part)
         rows.txn.put(READY + queue_part + due + message_id, b"")
     rows.messages += 1

@@ -1,5 +1,6 @@
 """Messages that come: enqueues of commits, copies of topics, ticks of schedules."""
 
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -14,7 +15,7 @@ from kvorum.limits import (
 
 from ..errors import Refused
 from ..records import MAX_DURATION, MAX_NUMBER
-from . import dedup, messages
+from . import dedup, formats, messages
 from .formats import Payload
 from .policies import Policy, policy_of
 from .tallies import DUPLICATES, MESSAGES
@@ -44,6 +45,9 @@ def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> N
         if not (policy.ordered or policy.retention_ms):
             _make_room(entry, queue, policy)
             messages.add_plain(entry, message_id, queue, message)
+            if not message.delay_ms:
+                most = inf if policy.max_backlog is None else policy.max_backlog
+                entry.fresh.open(queue, entry.tallies.of(queue), most, formats.plain_head(entry.time_ms))
             return
     check(message, with_options=entry.tallies is not None)
     if entry.tallies is None:
@@ -51,9 +55,18 @@ def enqueue(entry: "Entry", message: pb.Enqueue, stamp: bytes, number: int) -> N
         payload = Payload(entry.time_ms, backoff, tuple(message.keys_if_undelivered), message.payload)
         messages.add(entry, message_id, queue, payload, entry.time_ms + message.delay_ms)
         return
-    taken = take_in(entry, message, queue, message_id)
+    taken = take_in(entry, message, queue, message_id, in_order=True)
     if taken.duplicate:
         entry.duplicates.append((number, taken.message_id))
+
+
+def is_sure(entry: "Entry", message: pb.Enqueue) -> bool:
+    """Whether it is certain that a message is not refused, whatever came before it in its commit; of the commonest ones
+    only."""
+    queue = message.queue.encode()
+    if entry.tallies is None or not _is_plain(message) or len(queue) > MAX_QUEUE_NAME_SIZE:
+        return False
+    return entry.tallies.has(queue) and policy_of(entry, queue).max_backlog is None
 
 
 def _is_plain(message: pb.Enqueue) -> bool:
@@ -93,7 +106,7 @@ def check(message: pb.Enqueue, *, with_options: bool = True) -> None:
         or (with_options and not _options_fit(message))
     ):
         raise Refused(_INVALID, "an enqueue is beyond the limits")
-    if not all(0 < len(key) <= MAX_WRITE_KEY_SIZE for key in keys):
+    if keys and not all(0 < len(key) <= MAX_WRITE_KEY_SIZE for key in keys):
         raise Refused(_INVALID, "a key is empty or too long")
 
 
@@ -107,10 +120,18 @@ def _options_fit(message: pb.Enqueue) -> bool:
 
 
 def take_in(
-    entry: "Entry", message: pb.Enqueue, queue: bytes, message_id: bytes, *, headers: bytes = b"", bounded: bool = True
+    entry: "Entry",
+    message: pb.Enqueue,
+    queue: bytes,
+    message_id: bytes,
+    *,
+    headers: bytes = b"",
+    bounded: bool = True,
+    in_order: bool = False,
 ) -> Taken:
     """Put a message that was checked into a queue, unless the queue remembers its deduplication id. `headers` come
-    behind its own. Raises Refused with nothing changed if it is `bounded` and the queue is full."""
+    behind its own. `in_order`: its id is that of an enqueue. Raises Refused with nothing changed if it is `bounded` and
+    the queue is full."""
     tallies = entry.tallies
     if tallies is None:
         raise AssertionError("named queues begin with data version 3")
@@ -126,7 +147,7 @@ def take_in(
     payload = _payload(entry, message, policy, message.headers + headers)
     if dedup_id:
         dedup.remember(entry, queue, dedup_id, message_id, message.dedup_window_ms)
-    messages.add(entry, message_id, queue, payload, entry.time_ms + message.delay_ms)
+    messages.add(entry, message_id, queue, payload, entry.time_ms + message.delay_ms, in_order=in_order)
     return Taken(message_id)
 
 

@@ -27,6 +27,7 @@ _COUNTERS: Final = struct.Struct(">11Q")
 MESSAGES, LEASED, DEAD, SENT, DELIVERED, DONE, FAILED, LOST, DIED, EXPIRED, DUPLICATES, _EXISTS = range(12)
 """Positions; the first eleven stand in the row, in this order."""
 Deltas = tuple[tuple[int, int], ...]
+_ACKED: Final = ((MESSAGES, -1), (LEASED, -1), (DONE, 1))
 
 
 def is_inbox(queue: bytes) -> bool:
@@ -51,6 +52,10 @@ class Tallies:
             counts = self._live[queue] = [0] * 12 if row is None else [*_COUNTERS.unpack(row), 1]
         return counts
 
+    def has(self, queue: bytes) -> bool:
+        """Whether there is such a queue."""
+        return bool(self.of(queue)[_EXISTS])
+
     def add(self, queue: bytes, deltas: Deltas) -> None:
         """Count; makes the queue if there is none, whatever the limit."""
         counts = self._live.get(queue) or self.of(queue)
@@ -61,6 +66,16 @@ class Tallies:
             counts[at] += delta
         if self._journal is not None:
             self._journal.append((counts, deltas))
+
+    def done(self, queue: bytes) -> None:
+        """Count an acknowledgement: as `add` does, in half the time."""
+        counts = self._live.get(queue)
+        if counts is None or self._journal is not None or not counts[_EXISTS]:
+            self.add(queue, _ACKED)
+            return
+        counts[MESSAGES] -= 1
+        counts[LEASED] -= 1
+        counts[DONE] += 1
 
     def admit(self, queue: bytes) -> list[int]:
         """The counters of a queue that is to be used; raises Refused if it would be one too many."""
