@@ -44,7 +44,7 @@ async def test_p67_policy_and_messages_are_there_after_twenty_kills(tmp_path: Pa
             await queue.define(max_attempts=7, backoff=policy.backoff, max_backlog=10_000)
             defined = await queue.policy()
             sent: dict[str, int] = {}
-            over = asyncio.Event()
+            over, enough = asyncio.Event(), asyncio.Event()
 
             async def send() -> None:
                 number = 0
@@ -52,6 +52,8 @@ async def test_p67_policy_and_messages_are_there_after_twenty_kills(tmp_path: Pa
                     # Repeated by the client until it is answered: each number is on the queue once.
                     sent[(await queue.send(number, group=f"g{number % 5}")).id] = number
                     number += 1
+                    if number > 20:
+                        enough.set()
 
             sending = asyncio.ensure_future(send())
             # Twenty kills: of one node, of two (then nothing is served until one is back), of all.
@@ -60,6 +62,7 @@ async def test_p67_policy_and_messages_are_there_after_twenty_kills(tmp_path: Pa
                     await in_thread(cluster.kill, victim)
                 await asyncio.sleep(randomly.random() / 4)
                 await in_thread(cluster.start_all)
+            await asyncio.wait_for(enough.wait(), PATIENCE)
             over.set()
             await asyncio.wait_for(sending, PATIENCE)
         await in_thread(cluster.stop)

@@ -260,6 +260,13 @@ class Consumers:
         """There are consumers: a session is needed, and the silence of a node matters."""
         return bool(self._live)
 
+    @property
+    def ending(self) -> bool:
+        """Some ended a moment ago: what was leased to them unseen must come back from whoever leads, so the silence of
+        a node matters still."""
+        newest = next(reversed(self._ended.values()), None)
+        return newest is not None and self._clock() - newest.ended_at < ENDED_AGE
+
     def fill(self, frame: pb.ClientFrame, session: bytes, operations: int) -> int:
         """Put registrations, ends and started reports into a frame; `session` must not be empty."""
         count = 0

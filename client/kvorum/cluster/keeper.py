@@ -65,7 +65,7 @@ class UnderWay:
     def expecting(self) -> bool:
         """Something is unanswered: the silence of a node matters."""
         parts = (self.writes, self.reads, self.calls, self.watches)
-        return any(part.expecting for part in parts) or self.consumers.open
+        return any(part.expecting for part in parts) or self.consumers.open or self.consumers.ending
 
     def connection_lost(self) -> None:
         """Nothing is on a stream any more."""

@@ -277,6 +277,35 @@ async def test_a_frozen_node_is_left_within_three_seconds(
     await events.aclose()  # type: ignore[attr-defined]
 
 
+async def test_a_leader_that_freezes_after_the_last_consumer_has_ended_is_left(
+    state: FakeState, nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    """What was leased to the consumer unseen is named to the next leader, as nobody's."""
+    came, ended, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def see(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        if frame.consumers:
+            came.set()
+        if frame.stop_consumers:
+            ended.set()
+        return False
+
+    async def see_next(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        if any(start.id == consumer.id and start.queue != "q" for start in frame.consumers):
+            told.set()
+        return False
+
+    nodes[0].hook, nodes[1].hook = see, see_next
+    consumer = await backend.consume("q", credits=1, concurrency=1, deliver=lambda _: None)
+    await until(came)
+    await consumer.close()
+    await until(ended)
+    nodes[0].freeze()
+    state.lead(nodes[1])
+    await until(told)
+    nodes[0].thaw()
+
+
 async def test_a_quiet_stream_is_not_ended_when_nothing_is_expected_or_pings_are_answered(
     nodes: list[FakeNode], backend: ClusterBackend
 ) -> None:

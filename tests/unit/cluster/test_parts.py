@@ -550,3 +550,21 @@ async def test_those_that_have_ended_leave_their_places_to_others(monkeypatch: p
     assert not rig.frame().consumers
     assert list(rig.frame().stop_consumers) == [1]
     assert [start.id for start in rig.frame().consumers] == [4]
+
+
+async def test_a_leader_is_listened_to_for_a_while_after_the_last_consumer_has_ended() -> None:
+    rig = Rig()
+    one = rig.consumers.start("q", 1, 1, lambda _: None)
+    rig.frame()
+    assert not rig.consumers.ending
+    await one.close()
+    rig.now = 9.0
+    assert rig.consumers.ending
+    rig.consumers.connection_lost()
+    rig.frame()  # says again that it has ended: ten seconds from now on
+    rig.now = 18.0
+    assert rig.consumers.ending
+    rig.now = 19.1
+    assert not rig.consumers.ending
+    await rig.consumers.start("q", 1, 1, lambda _: None).close()
+    assert not rig.consumers.ending, "a consumer that no node knew has nothing on its way"
