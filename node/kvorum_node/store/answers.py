@@ -1,6 +1,6 @@
 """What commands answer, made only when somebody asks for it.
 
-A result as protobuf costs 0.45 µs, and only the node that has proposed an entry wants any.
+A result as protobuf costs 0.3 µs and more, and only the node that has proposed an entry wants any.
 """
 
 from collections.abc import Iterator, Sequence

@@ -50,7 +50,7 @@ class Fresh:
 
     def take(self, queue: bytes, message_id: bytes, payload: bytes) -> bool:
         """The short way of a message of which nothing has to be looked up, because one like it came before it in this
-        entry: sending and leasing it takes 7.5 instead of 13.4 µs. False = it must go the long way. Not within a commit
+        entry: sending and leasing it takes 7.7 instead of 13.4 µs. False = it must go the long way. Not within a commit
         that may be refused."""
         found = self._open.get(queue)
         if found is None:

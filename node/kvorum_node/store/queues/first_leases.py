@@ -113,7 +113,7 @@ _MESSAGE_ID: Final = b"\x12\x0c"
 _LEASE_ID: Final = b"\x1a\x0c"
 _PAYLOAD: Final = b"\x2a"
 """What stands before these parts of a delivery; their sizes follow, of the ids 12 bytes."""
-# A named tuple without its constructor costs 0.1 instead of 0.3 µs.
+# A named tuple without its constructor costs 0.17 instead of 0.24 µs.
 _as_leased: Final = partial(tuple.__new__, Leased)
 _as_grant: Final = partial(tuple.__new__, Grant)
 
@@ -127,7 +127,7 @@ def _tell(
         ids = (message_id for message_id, _ in some)
         entry.result.leased += map(_as_leased, zip(repeat(session), repeat(consumer), ids, leases, strict=False))
         return
-    # What they have in common as bytes, and then the rest: 0.45 instead of 0.75 µs for each.
+    # What they have in common as bytes, and then the rest: 0.59 instead of 0.73 µs for each.
     common = (
         pb.Delivery(
             consumer=consumer, attempt=1, queue=command.queue, enqueued_at_ms=entry.time_ms, lease_ms=lease_ms

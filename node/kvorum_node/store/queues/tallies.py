@@ -68,7 +68,7 @@ class Tallies:
             self._journal.append((counts, deltas))
 
     def done(self, queue: bytes) -> None:
-        """Count an acknowledgement: as `add` does, in half the time."""
+        """Count an acknowledgement: as `add` does, in 0.17 instead of 0.21 µs."""
         counts = self._live.get(queue)
         if counts is None or self._journal is not None or not counts[_EXISTS]:
             self.add(queue, _ACKED)
