@@ -3,12 +3,14 @@
 They run in processes of their own, because a seed is one schedule only under a fixed hash seed.
 """
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,3 +216,45 @@ def test_a_process_that_spins_is_found() -> None:
 
     with pytest.raises(Stuck):
         loop.run(spin)
+
+
+def test_each_process_runs_in_its_own_loop_and_threads_run_in_none() -> None:
+    clock = Clock()
+    loops = [ProcessLoop(clock, name) for name in "pq"]
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append(asyncio.get_running_loop())
+
+    def look_and_call() -> None:
+        loops[1].run(look)  # the other one, in the middle of this one's callback
+        look()
+
+    def thread() -> None:
+        clock.enter(None)
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            look()
+
+    for loop in loops:
+        clock.at(1.0, loop.run, look)
+    clock.at(2.0, loops[0].run, look_and_call)
+    clock.at(3.0, thread)
+    clock.at(4.0, loops[0].run, look)
+    clock.run_until(5.0)
+    loops[1].run(look)  # while time stands still
+    assert seen == [loops[0], loops[1], loops[1], loops[0], loops[0], loops[1]]
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        look()
+
+
+def test_a_callback_that_fails_is_told_of_and_the_next_one_runs() -> None:
+    clock = Clock()
+    told: list[tuple[str, str]] = []
+    loop = ProcessLoop(clock, "p", on_error=lambda name, context: told.append((name, repr(context["exception"]))))
+    seen: list[int] = []
+    loop.call_soon(lambda: 1 // 0)
+    loop.call_soon(seen.append, 1)
+    loop.call_soon(seen.append, 2).cancel()
+    clock.run_until(1.0)
+    assert seen == [1]
+    assert told == [("p", "ZeroDivisionError('integer division or modulo by zero')")]

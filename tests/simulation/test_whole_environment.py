@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.simulation.whole import image
-from tests.simulation.whole.environment import Environment, Storage
+from tests.simulation.whole.environment import Environment
+from tests.simulation.whole.storage import Storage
 from tests.simulation.whole.vault import Vault
 
 KEYS = st.one_of(
@@ -294,6 +295,64 @@ def test_a_killed_process_loses_at_most_the_transaction_that_it_was_writing() ->
     _fill(Environment(unsynced, sync=False), 1)
     assert not unsynced.lose_process(random.Random(1), atomic=False)
     assert _found(unsynced) == (b"1", b"1")
+
+
+def test_what_is_under_way_dies_with_its_process() -> None:
+    """Whether the process is killed or the machine; and what the dead process does to its transaction is nothing."""
+    for lose in (Storage.lose_process, Storage.lose_power):
+        storage = Storage()
+        env = Environment(storage)
+        _fill(env, 1)
+        outer = env.begin(write=True)
+        outer.put(b"n", b"2")
+        inner = env.begin(write=True, parent=outer)
+        inner.pop(b"m")
+        inner.put(b"o", b"3")
+        lose(storage, random.Random(1), atomic=True)
+        assert _found(storage) == (b"1", b"1")
+        _fill(Environment(storage), 4)
+        inner.abort()
+        outer.abort()
+        with pytest.raises(lmdb.Error):
+            outer.put(b"n", b"5")
+        assert _found(storage) == (b"4", b"4")
+        with Environment(storage).begin() as txn:
+            assert txn.get(b"o") is None
+
+
+def test_nobody_sees_what_is_under_way(tmp_path: Path) -> None:
+    storage = Storage()
+    env = Environment(storage, sync=False)
+    _fill(env, 1)
+    with env.begin(write=True) as txn:
+        txn.put(b"n", b"2")
+        early, copy = env.begin(), storage.copy()
+        txn.put(b"m", b"2")
+        late = env.begin()
+        assert {(one.get(b"n"), one.get(b"m")) for one in (early, late)} == {(b"1", b"1")}
+        assert _found(copy) == (b"1", b"1")
+        assert env.stat()["entries"] == 2
+        txn.put(b"o", b"2")
+        assert env.stat()["entries"] == 2
+    assert _found(storage) == (b"2", b"2")
+    assert {(one.get(b"n"), one.get(b"m")) for one in (early, late)} == {(b"1", b"1")}
+    _fill(Environment(copy), 3)
+    assert _found(storage) == (b"2", b"2"), "copies go different ways"
+
+
+def test_a_power_cut_keeps_any_of_the_newest_commits_or_what_was_synced() -> None:
+    seen = set()
+    for seed in range(400):
+        storage = Storage()
+        env = Environment(storage, sync=False)
+        _fill(env, 0)
+        env.sync(True)
+        for number in range(1, 41):
+            _fill(env, number)
+        lost = storage.lose_power(random.Random(seed), atomic=True)
+        assert lost == (_found(storage) != (b"40", b"40"))
+        seen.add(_found(storage))
+    assert seen == {(b"%d" % number, b"%d" % number) for number in (0, *range(9, 41))}
 
 
 # ---- files

@@ -231,7 +231,7 @@ def _one(options: argparse.Namespace, settings: schedule.Settings) -> int:
     if options.history is not None:
         export(result.history, options.history)
     if options.trace:
-        print("\n".join(result.trace))
+        print("\n".join(result.trace.lines()))
     print(f"seed {options.seed}: trace {result.digest}")
     return _report([crew.summary(result)], time.monotonic() - started)
 

@@ -68,15 +68,15 @@ def _look(machine: "Machine", judge: "Judge") -> None:
 
 
 def _rebuild(machine: "Machine", judge: "Judge", folder: Path) -> None:
-    backup, vault = machine.back_up(), Vault()
-    for name, content in sorted(backup.tree.items()):
+    vault = Vault()
+    for name, content in sorted(machine.files.tree().items()):
         if not name.startswith("state"):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir() if content is None else path.write_bytes(content)
     log = folder / "raft" / "log" / "data.mdb"
     if log.exists():
-        vault.keep(log, backup.storages["raft/log/data.mdb"])
+        vault.keep(log, machine.log_storage().copy())
     store = LogStore.open(folder / "raft" / "log", map_size=1 << 20, open_env=vault.open)
     stored = store.verify(cache=1 << 20)
     journal = RaftJournal(_NoDisk(store), stored, cache=1 << 20, clock=lambda: 0.0)  # type: ignore[arg-type]

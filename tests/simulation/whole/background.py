@@ -54,6 +54,7 @@ class SimBackground:
         job, done = self._jobs.popleft()
         result: Any = None
         error: Exception | None = None
+        self._loop.clock.enter(None)
         try:
             result = job()
         except Killed:

@@ -506,7 +506,7 @@ class Client:
         return round(self.clock.now * 1e9)
 
     def _record(self, operation: Operation) -> None:
-        self.judge.note(self.name, operation.to_json())
+        self.judge.note(self.name, operation)
         self.judge.history.append(operation)
 
 

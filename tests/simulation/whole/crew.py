@@ -52,7 +52,7 @@ def summary(result: schedule.Result) -> Summary:
         [finding[:_LONGEST_FINDING] for finding in result.findings],
         result.unconverged,
         result.undecided,
-        result.trace[-1][:_LONGEST_FINDING],
+        result.trace.last[:_LONGEST_FINDING],
         len(result.history),
         result.converged_in,
         result.counters,

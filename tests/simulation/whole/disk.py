@@ -17,7 +17,7 @@ from kvorum_raft.errors import RaftFault
 from kvorum_raft.journal import Batch
 from kvorum_raft.log_store import LogStore
 from tests.simulation.whole.clock import ProcessLoop
-from tests.simulation.whole.environment import Storage
+from tests.simulation.whole.storage import Storage
 
 
 class Platter:
@@ -111,6 +111,7 @@ class SimDisk:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if self._platter.full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._loop.clock.enter(None)
             with self._storage.held_sync():
                 self._store.write(batches)
         except (lmdb.Error, OSError) as error:

@@ -12,14 +12,19 @@ synced by its owner by other ways, and is left alone.
 import os
 import random
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.simulation.whole.vault import TAG
 
 DURABLE: Final = frozenset({"raft"})
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 Tree = dict[str, bytes | None]
 """Content of all files by their paths below the folder; None = a folder."""
+Here = dict[int, os.PathLike[str]]
+"""Files and folders by their inodes."""
 
 
 class Files:
@@ -34,31 +39,29 @@ class Files:
 
     def sync(self, path: Path) -> None:
         """fsync of a file or folder. Raises OSError."""
-        inode = path.stat().st_ino
-        if path.is_dir():
-            self._names[inode] = _list(path)
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            self._names[found.st_ino] = _list(path)
         else:
-            self._contents[inode] = path.read_bytes()
+            self._contents[found.st_ino] = path.read_bytes()
 
     # ---- as they are
 
     def tree(self) -> Tree:
-        found: Tree = {}
-        for path in sorted(self.folder.rglob("*")):
-            found[str(path.relative_to(self.folder))] = None if path.is_dir() else path.read_bytes()
-        return found
+        return {name: None if entry.is_dir() else Path(entry).read_bytes() for name, entry in _below(self.folder)}
 
     def restore(self, tree: Tree) -> None:
         """Put everything back; what has not changed is not touched."""
-        for path in sorted(self.folder.rglob("*"), reverse=True):
-            name = str(path.relative_to(self.folder))
-            if name not in tree or (tree[name] is None) != path.is_dir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        here = dict(_below(self.folder))
+        for name, entry in reversed(list(here.items())):
+            if name not in tree or (tree[name] is None) != entry.is_dir():
+                shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()
+                del here[name]
         for name, content in sorted(tree.items()):
             path = self.folder / name
             if content is None:
                 path.mkdir(exist_ok=True)
-            elif not path.exists() or path.read_bytes() != content:
+            elif name not in here or path.read_bytes() != content:
                 path.write_bytes(content)
 
     # ---- a cut
@@ -67,16 +70,23 @@ class Files:
         """Keep what was synced, and something of the rest."""
         if not self.folder.exists():
             return
-        here = {path.stat().st_ino: path for path in [self.folder, *self.folder.rglob("*")]}
+        top = self.folder.stat().st_ino
+        here: Here = {top: self.folder}
+        here |= {entry.inode(): entry for _, entry in _below(self.folder)}
         tree: Tree = {}
-        self._fold(rng, self.folder.stat().st_ino, "", here, tree)
+        self._fold(rng, top, "", here, tree)
         self.restore(tree)
         self._contents.clear()
         self._names.clear()
-        for path in [self.folder, *self.folder.rglob("*")]:
-            self.sync(path)
+        self.sync_all()
 
-    def _fold(self, rng: random.Random, inode: int, prefix: str, here: dict[int, Path], tree: Tree) -> None:
+    def sync_all(self) -> None:
+        """Every file and every folder."""
+        self.sync(self.folder)
+        for _, entry in _below(self.folder):
+            self.sync(Path(entry))
+
+    def _fold(self, rng: random.Random, inode: int, prefix: str, here: Here, tree: Tree) -> None:
         now = _list(here[inode]) if inode in here else {}
         synced = self._names.get(inode, {})
         names = now
@@ -91,8 +101,8 @@ class Files:
             else:
                 tree[path] = self._content(rng, child, path, here)
 
-    def _content(self, rng: random.Random, inode: int, path: str, here: dict[int, Path]) -> bytes:
-        now = here[inode].read_bytes() if inode in here else None
+    def _content(self, rng: random.Random, inode: int, path: str, here: Here) -> bytes:
+        now = Path(here[inode]).read_bytes() if inode in here else None
         synced = self._contents.get(inode)
         if now is not None and (now == synced or now.startswith(TAG) or path.startswith(tuple(DURABLE))):
             return now
@@ -104,7 +114,21 @@ class Files:
         return rng.choice((now, synced or b"", torn, bytes(len(now))))
 
 
-def _list(folder: Path) -> dict[str, tuple[int, bool]]:
+def _below(folder: str | os.PathLike[str], prefix: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """All files and folders with their paths below this one, in the order of the names; a folder before what is in
+    it. Nothing if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    for entry in found:
+        yield f"{prefix}{entry.name}", entry
+        if entry.is_dir():
+            yield from _below(entry, f"{prefix}{entry.name}/")
+
+
+def _list(folder: str | os.PathLike[str]) -> dict[str, tuple[int, bool]]:
     with os.scandir(folder) as entries:
         return {entry.name: (entry.inode(), entry.is_dir()) for entry in entries}
 
@@ -114,12 +138,13 @@ def release(folder: Path) -> list[int]:
     taken, and lead nowhere, until the caller closes them: somebody of the dead process may still do so."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     found = []
-    for link in list(Path("/proc/self/fd").iterdir()):
+    below = f"{folder}/"
+    for link in list(_DESCRIPTORS.iterdir()):
         try:
             target = str(link.readlink())
         except OSError:
             continue
-        if target.startswith(f"{folder}/"):
+        if target.startswith(below):
             os.dup2(nowhere, int(link.name))
             found.append(int(link.name))
     os.close(nowhere)
@@ -130,7 +155,7 @@ def close_released(fds: list[int]) -> None:
     """Those that still lead nowhere."""
     for fd in fds:
         try:
-            if str(Path(f"/proc/self/fd/{fd}").readlink()) == os.devnull:
+            if str((_DESCRIPTORS / str(fd)).readlink()) == os.devnull:
                 os.close(fd)
         except OSError:
             continue

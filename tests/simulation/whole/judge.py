@@ -21,6 +21,7 @@ from tests.simulation.whole.machines import EPOCH_MS
 from tests.simulation.whole.queues.ledger import Ledger
 from tests.simulation.whole.queues.plan import NAMES
 from tests.simulation.whole.ranges import Stretch, judge_stretches
+from tests.simulation.whole.trace import Trace
 from tests.simulation.whole.votes import Votes
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Judge:
         """Called once, soon after a leader has applied something, with its name."""
         self.findings: list[str] = []
         self.counters: Counter[str] = Counter()
-        self.trace: list[str] = []
+        self.trace = Trace()
         self.ahead_ms = AHEAD_MS
         """How far entry time may be ahead of true time; more once somebody has set it."""
         self.votes = Votes(self)
@@ -81,8 +82,9 @@ class Judge:
         self.note("judge", f"BROKEN: {what}")
         self.findings.append(what)
 
-    def note(self, who: str, what: str) -> None:
-        self.trace.append(f"{self._clock.now:12.6f} {who}: {what}")
+    def note(self, who: str, what: str | Operation, *arguments: Any) -> None:
+        """For the trace. `arguments` belong to what has `%` in it."""
+        self.trace.add(self._clock.now, who, what, arguments)
 
     # ---- what nodes do (machines.Observer)
 
@@ -90,7 +92,7 @@ class Judge:
         store, raft = process.store, process.raft
         assert store is not None and raft is not None
         index, digest = applied.index, store.state_hash()
-        self.note(process.name, f"applied {index} at {applied.time_ms} {digest.hex()[:8]}")
+        self.note(process.name, "applied %d at %d %s", index, applied.time_ms, digest[:4].hex())
         if raft._journal.durable_index < index:
             self.broken(f"node {process.name} applied entry {index} before it was durable")
         if process.applied_index is not None and index != process.applied_index + 1:

@@ -19,11 +19,11 @@ from tests.simulation.whole import files
 from tests.simulation.whole.background import Killed
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.disk import Platter
-from tests.simulation.whole.environment import Storage
 from tests.simulation.whole.files import Files, Tree
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.process import Process
 from tests.simulation.whole.ranges import BOUNDS
+from tests.simulation.whole.storage import Storage
 from tests.simulation.whole.vault import Vault
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -331,5 +331,4 @@ class Machine:
         self.files.restore(backup.tree)
         for name, storage in backup.storages.items():
             self.vault.keep(self.folder / name, storage.copy())
-        for path in [self.folder, *self.folder.rglob("*")]:
-            self.files.sync(path)
+        self.files.sync_all()

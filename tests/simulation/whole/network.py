@@ -20,6 +20,9 @@ USER_TIMEOUT: Final = 5.0
 SYN_RETRY: Final = 1.0
 KEEPALIVE: Final = 1.0
 """Seconds between questions of a machine whether the other end of a connection between nodes is still there."""
+_DELAY: Final = 0.0002
+_JITTER: Final = 0.0015 - _DELAY
+"""Seconds that a message takes at least, and up to so many more; now and then much more."""
 _FIN: Final = object()
 
 Accept = Callable[["End"], None]
@@ -118,14 +121,15 @@ class End:
         network, other, flight = self._network, self.other, self._flight
         self._stalled = False
         while flight and flight[0][0] <= network.clock.now:
-            if not network.passes(self.host, other.host):
+            troubled = network.cut or network.without_power
+            if troubled and not network.passes(self.host, other.host):
                 self._stalled = True
                 network.counters["stalled"] += 1
                 self._silent()
                 return
             _, item, size = flight.popleft()
             self.bytes_waiting -= size
-            if not network.passes(other.host, self.host):
+            if troubled and not network.passes(other.host, self.host):
                 self._silent()
             other._take(item)
         if not self.open and not flight:
@@ -207,15 +211,15 @@ class Network:
     # ---- links
 
     def passes(self, source: str, target: str) -> bool:
-        return (source, target) not in self.cut and target not in self.without_power
+        return target not in self.without_power and (source, target) not in self.cut
 
     def delay(self, source: str, target: str) -> float:
-        rng = self.rng
-        delay = rng.uniform(0.0002, 0.0015)
-        if rng.random() < 0.01:
-            delay += rng.uniform(0.0, 0.06)
-        slow = self.slow.get((source, target))
-        return delay if slow is None else delay + slow * rng.uniform(0.5, 1.0)
+        random = self.rng.random
+        delay = _DELAY + _JITTER * random()
+        if random() < 0.01:
+            delay += 0.06 * random()
+        slow = self.slow.get((source, target)) if self.slow else None
+        return delay if slow is None else delay + slow * self.rng.uniform(0.5, 1.0)
 
     def mend(self) -> None:
         """Links have changed for the better."""

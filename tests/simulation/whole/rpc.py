@@ -102,7 +102,12 @@ class Call:
     async def write(self, frame: Any) -> None:
         """Errors: RpcError, InvalidStateError."""
         data = self._encode(frame)
-        await asyncio.wait([self._connecting])
+        if self._connecting.done():
+            # As long as `wait` takes for what is there already, without its futures: two turns of the loop.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        else:
+            await asyncio.wait([self._connecting])
         if self._end is None:
             raise RpcError(str(self._inbox.error))
         if not self._end.open:

@@ -13,9 +13,13 @@ from typing import Any, Final
 import lmdb
 
 from tests.simulation.whole import image
-from tests.simulation.whole.environment import Environment, Storage
+from tests.simulation.whole.environment import Environment
+from tests.simulation.whole.storage import Storage
 
 TAG: Final = b"storage "
+_DIGITS: Final = 8
+_TAG_SIZE: Final = len(TAG) + _DIGITS + 1
+"""Bytes that are looked at: one more than there are, so that what only begins as a tag does is none that is known."""
 
 
 class Vault:
@@ -40,7 +44,11 @@ class Vault:
     def find(self, data: Path) -> Storage | None:
         """What the tag in a file names; None if the file is missing or holds no tag. Raises lmdb.InvalidError for a
         tag of elsewhere."""
-        content = data.read_bytes() if data.exists() else b""
+        try:
+            with data.open("rb", buffering=0) as file:
+                content = file.read(_TAG_SIZE)
+        except FileNotFoundError:
+            return None
         if not content.startswith(TAG):
             return None
         if content not in self._storages:
@@ -58,7 +66,7 @@ class Vault:
 
     def keep(self, data: Path, storage: Storage) -> None:
         """Put a tag into the file."""
-        tag = TAG + b"%08d" % next(self._numbers)
+        tag = TAG + b"%0*d" % (_DIGITS, next(self._numbers))
         self._storages[tag] = storage
         data.write_bytes(tag)
 

@@ -44,11 +44,11 @@ class Votes:
     def _acknowledges(self, process: "Process", index: int) -> None:
         assert process.raft is not None
         term = process.raft._journal.term_at(index)
-        if term is None:
-            return
         entries = self._acknowledged.setdefault(self._incarnation(process), {})
+        if term is None or entries.get(index) == term:
+            return
         entries[index] = term
-        while len(entries) > _KEPT:
+        if len(entries) > _KEPT:
             del entries[next(iter(entries))]
 
     def _votes(self, process: "Process", term: int, candidate: str) -> None:
