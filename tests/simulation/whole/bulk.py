@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from kvorum.cluster.client import ClusterBackend
     from tests.simulation.whole.judge import Judge
 
-SIZES: Final = (20, 100, 150)
-"""Keys of a range: some more than the largest slice has room for."""
+SIZES: Final = (20, 70)
+"""Keys of a range: some more than the largest slice (64) has room for. More than it takes is no better: with 100 and
+150 keys a seed took 6 % more time, most of it in nodes whose slices hold one key."""
 TIMEOUT: Final = 3.0
 
 
