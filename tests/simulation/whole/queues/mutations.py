@@ -111,14 +111,14 @@ def _release_in_memory() -> Iterator[None]:
     """The leader hands on what a lost consumer held, lease and all, and nothing of that stands in the log."""
     release = Releases.release
 
-    def replaced(self: Any, leases: Any) -> None:
+    def replaced(self: Any, leases: Any, due: bool = False) -> None:
         leader = self._submit.__self__
         for lease, counts in leases:
             line = leader._asking.lines.get(lease.queue)
             message = leader._store.delivery(lease.message_id, lease.lease_id)
             others = [one for one in line.consumers if one.holder != lease.holder] if line is not None else []
             if not others or message is None:
-                release(self, [(lease, counts)])
+                release(self, [(lease, counts)], due)
                 continue
             message.consumer = others[0].holder[1]
             others[0].sink(message)
