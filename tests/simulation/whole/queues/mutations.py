@@ -129,14 +129,14 @@ def _release_in_memory() -> Iterator[None]:
 
 @contextmanager
 def _take_any_tick() -> Iterator[None]:
-    """A tick has its message, whether it is the next one of its schedule or not."""
+    """A tick has its message, whether it is the next one of its schedule or not, and came before or not."""
     tick = schedules.tick
 
     def replaced(entry: Any, command: pb.Tick, stamp: bytes) -> Generator[None, None, bool]:
         name = SCHEDULE + command.schedule.encode()
         row = entry.rows.get(name)
         if row is not None:
-            recurring = formats.unpack_recurring(row)._replace(next_ms=command.tick_ms)
+            recurring = formats.unpack_recurring(row)._replace(next_ms=command.tick_ms, last_ms=0)
             entry.rows.put(name, formats.pack_recurring(recurring))
         return (yield from tick(entry, command, stamp))
 
