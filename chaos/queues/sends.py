@@ -172,10 +172,17 @@ def _certainly_remembered(case: Case, one: Send, two: Send) -> bool:
 def _perhaps_remembered(case: Case, one: Send, two: Send) -> bool:
     if one.outcome == "unknown":
         return True
-    if one.stamp > two.stamp or (two.message and two.message != one.message):
+    if one.stamp > two.stamp:
         return False
+    message = one.message
+    if two.message and two.message != message:
+        # A dead letter that went back to its queue is another message with the same id.
+        came = case.messages.get(two.message, ())
+        if not case.queue(one.queue).requeued or any(delivery.name != one.name for delivery in came):
+            return False
+        message = two.message
     if not one.window:
-        effect = case.history.effects.get(one.message)
+        effect = case.history.effects.get(message)
         return effect is None or index(effect.stamp) >= index(two.stamp)
     if case.terms.time_of is not None:
         return case.between(one.stamp, 0, two.stamp, 0) <= one.window

@@ -238,6 +238,12 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """True if messages to that peer have a connection."""
         return Node(node_id) in self._SyncObj__connectedNodes
 
+    def hears(self, node_id: str) -> bool:
+        """True if this node leads, and that peer has answered it within the longest election timeout."""
+        progress = self._progress.get(Node(node_id))
+        lately = self._clock() - self._timing.election_max
+        return self.state == LEADER and progress is not None and progress.connected and progress.heard_at > lately
+
     def next_wakeup(self, now: float) -> float:
         """Seconds until the core wants a tick even if nothing happens."""
         wait = self._timing.tick

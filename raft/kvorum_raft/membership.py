@@ -92,11 +92,18 @@ class Membership:
     def _check_majority(self, changed: cf.Configuration) -> None:
         """A change that those who are there cannot commit would stop the cluster, and nothing could take it back."""
         core = self._core
-        there = [one for one in sorted(changed.voters) if one == core.node_id or core.is_connected(one)]
+        voters = sorted(changed.voters)
+        there = [one for one in voters if one == core.node_id or core.is_connected(one)]
         if len(there) < changed.quorum:
             raise ValueError(
-                f"of the voters {', '.join(sorted(changed.voters))} only {', '.join(there) or 'none'} can be reached: "
+                f"of the voters {', '.join(voters)} only {', '.join(there) or 'none'} can be reached: "
                 f"they could not decide anything, {changed.quorum} are needed"
+            )
+        answering = [one for one in there if one == core.node_id or core.hears(one)]
+        if len(answering) < changed.quorum:  # a connection is there for seconds after the last word came through it
+            raise ChangePending(
+                f"of the voters {', '.join(voters)} only {', '.join(answering) or 'none'} answer at the moment, and "
+                f"{changed.quorum} are needed to decide anything: try again"
             )
 
     async def _look(self, member: Member) -> pb.Hello:

@@ -194,7 +194,10 @@ class SafeNode:
         """`judge=False`: a step that comes late, as `RaftNode` takes it before it has read its sockets."""
         if self._held:
             self.hold_election()
-        self.core.tick(judge=judge)
+        more = True
+        while more:  # a step ends with an entry that somebody waits for, and asks for another one
+            before = self.core.applied_index
+            more = self.core.tick(judge=judge) and self.core.applied_index > before
         if self.snapshots is not None:
             self.snapshots.tick()
         if self._world.auto_sync:

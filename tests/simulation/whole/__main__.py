@@ -132,7 +132,7 @@ MINIMUM = {
     "queue lapses": 1.0,
     "queue releases": 0.1,
     "queue takes": 3.0,
-    "queue duplicates": 0.3,
+    "queue duplicates": 0.2,
     "queue letters": 1.0,
     "letters delivered": 0.5,
     "topic copies delivered": 5.0,

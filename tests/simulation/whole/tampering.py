@@ -2,9 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from kvorum_raft.admission import Admissions
 from kvorum_raft.faults import REBUILD_MARKER, write_marker
 from tests.simulation.whole.clients import Clients
 from tests.simulation.whole.clock import Clock
@@ -150,13 +151,17 @@ class Tampering:
         return True
 
     def _roll_back(self) -> bool:
-        found = [machine for machine in self._operator.members() if machine.name in self._backups]
-        if not found or self._loses() is None:
+        if self._loses() is None:
+            return False
+        members = self._operator.members()
+        found = [machine for machine in members if machine.name in self._backups and _known_to_all(machine, members)]
+        if not found:
             return False
         machine = self.rng.choice(found)
         backup = self._backups.pop(machine.name)
         self._note(f"the folder of {machine.name} is what it was when it was copied")
         self._judge.may_be_refused.add(machine.name)
+        self._doubtful_until = self._clock.now + 8.0  # it looks like a member until somebody refuses it
         machine.bring_back(backup)
         self._later(0.0, 1.0, machine.start)
         return True
@@ -297,3 +302,25 @@ class Tampering:
         machine.wall_offset_ms = self.rng.choice((-YEAR_MS, -5_000, -700, 700, 5_000, YEAR_MS))
         self._note(f"the clock of {machine.name} is {machine.wall_offset_ms} ms off")
         return True
+
+
+def _known_to_all(machine: Machine, members: Sequence[Machine]) -> bool:
+    """Whether all others have stored the newest start of its folder. Whoever has not may take an older state of the
+    folder for a restart, if nobody who knows better can be reached: nobody could tell (docs/guarantees.md)."""
+    own = _admissions(machine)
+    if own is None:
+        return False
+    incarnation, generation = own.identity.incarnation, own.identity.generation
+    for other in (_admissions(one) for one in members if one is not machine):
+        kept = None if other is None else other._kept.get(incarnation)
+        if other is None or kept is None or kept.generation != generation:
+            return False
+        if other._stored_at.get(incarnation, 0) > other._journal.durable_seq:
+            return False
+    return True
+
+
+def _admissions(machine: Machine) -> Admissions | None:
+    """Of a node that is up and has read its log."""
+    raft = machine.process.raft if machine.process is not None and machine.process.serving else None
+    return getattr(raft, "_admissions", None)

@@ -95,6 +95,8 @@ def lost(name: str, again: int, *more: Record) -> Records:
 
 RETRIED: Records = [send("m", 1), given("m", 1, 2), settle("retry", 2, 3, delay=10)]
 REJECTED: Records = [send("m", 1), given("m", 1, 2), settle("reject", 2, 3)]
+BACK: Records = [given("m", 5, 6)]
+"""The message of this name comes as another one, as dead letters do that go back."""
 REJECTED_AND_DEAD: Records = [*REJECTED, letter("m", 1, 1)]
 SOME: Records = [Queue("q", 1_000, max_attempts=2), *RETRIED, given("m", 1, 20, 2)]
 
@@ -285,6 +287,28 @@ CASES: dict[str, tuple[str, Records, Records]] = {
         "left out",
         [*handled("m", 1, 2, 4, dedup="x"), send("n", 5, dedup="x", duplicate=True, message=message(1))],
         [*handled("m", 1, 2, 9, dedup="x"), send("n", 5, dedup="x", duplicate=True, message=message(1))],
+    ),
+    "left out for the id of another message": (
+        "left out",
+        [*handled("m", 1, 2, 4, dedup="x"), *BACK, send("n", 7, dedup="x", duplicate=True, message=message(5))],
+        [
+            Queue("q", 1_000, requeued=True),
+            *(*handled("m", 1, 2, 4, dedup="x"), *BACK),
+            send("n", 7, dedup="x", duplicate=True, message=message(5)),
+        ],
+    ),
+    "left out for the id of a dead letter that came back and was done": (
+        "left out",
+        [
+            Queue("q", 1_000, requeued=True),
+            *(send("m", 1, dedup="x"), *BACK, settle("ack", 6, 8), done(5, 8)),
+            send("n", 9, dedup="x", duplicate=True, message=message(5)),
+        ],
+        [
+            Queue("q", 1_000, requeued=True),
+            *(send("m", 1, dedup="x"), *BACK, settle("ack", 6, 8), done(5, 8)),
+            send("n", 7, dedup="x", duplicate=True, message=message(5)),
+        ],
     ),
     "at most once is twice": (
         "taken twice",
