@@ -13,7 +13,7 @@ from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.appends import AppendHeader
 from kvorum_raft.checkpoint_turns import Need, Turns
 from kvorum_raft.core_partners import ProposalCallback, Transfer
-from kvorum_raft.core_state import LEADER, CoreState
+from kvorum_raft.core_state import FOLLOWER, LEADER, CoreState
 from kvorum_raft.entry import HEADER_SIZE, Entry, Kind
 from kvorum_raft.errors import (
     ChangePending,
@@ -42,6 +42,9 @@ _log = logging.getLogger("kvorum.raft")
 
 class LeaderSide(CoreState):
     """See `pysyncobj_fixes`."""
+
+    _median_offset: float | None = None
+    """The median clock − our monotonic one, ms."""
 
     def propose(self, payload: bytes, callback: ProposalCallback) -> int:
         """Append a command; returns its index. Raises NotLeader, Overloaded, or ValueError for an empty or too large
@@ -230,14 +233,47 @@ class LeaderSide(CoreState):
         self._begin_round(now)
         self._set_leader(self._SyncObj__selfNode)
 
+    def needs_step(self) -> bool:
+        """False if a step now would find nothing to do but to look at the timers, which ring by themselves; nothing may
+        have been written to the journal since the last one.
+
+        Of two followers' answers and the own sync, which come one by one, a single one commits an entry: with one
+        caller a leader takes 2 steps for each entry instead of 3.8, which is a tenth of its CPU.
+        """
+        journal, commit = self.journal, self._SyncObj__raftCommitIndex
+        if (
+            self._SyncObj__raftLastApplied < commit
+            or self._applying is not None
+            or self._unsent
+            or self._resign
+            or self._transfer is not None
+            or self._install is not None
+            or self.hollow
+        ):
+            return True
+        if self._SyncObj__raftState != LEADER:
+            return self._SyncObj__raftState != FOLLOWER
+        last = journal.last_index
+        # What this node has not synced itself it does not apply, so its own sync is waited for to commit that.
+        if len(self.rounds) or (commit < last and min(self._quorum_has(), journal.durable_index) > commit):
+            return True
+        for progress in self._progress.values():
+            if progress.next_index <= last and progress.connected and not progress.probing:
+                return True
+        return False
+
+    def _quorum_has(self) -> int:
+        """What a quorum of the voters has synced."""
+        durable = [progress.match_index for progress in self._progress.values() if progress.voter]
+        if self._counts:
+            durable.append(self.journal.durable_index)
+        durable.sort(reverse=True)
+        return durable[self._quorum() - 1]
+
     def _advance_commit(self) -> None:
         if self._SyncObj__raftCommitIndex == self.journal.last_index:
             return
-        durable = [progress.match_index for progress in self._progress.values() if progress.voter]
-        if self.votes:
-            durable.append(self.journal.durable_index)
-        durable.sort(reverse=True)
-        index = durable[self._quorum() - 1]
+        index = self._quorum_has()
         if index > self._SyncObj__raftCommitIndex and self.journal.term_at(index) == self.term:
             self._set_commit(index)
 
@@ -276,6 +312,7 @@ class LeaderSide(CoreState):
     def _begin_round(self, now: float) -> None:
         """Something to everybody: entries if there are any, proof of leadership in any case."""
         self._SyncObj__newAppendEntriesTime = now + self._timing.heartbeat
+        self._median_offset = None
         self._round_times[self.rounds.begin()] = now
         if len(self._round_times) > _ROUND_TIMES:
             del self._round_times[next(iter(self._round_times))]
@@ -333,11 +370,19 @@ class LeaderSide(CoreState):
             self._turns.of(node.id),
         )
         if self._said is None or self._said[0] != header:  # mostly the next follower gets the same
-            median = self.entry_clock.median_ms(self._quorum()) or 0
-            self._said = header, header.message(median, entries)
+            self._said = header, header.message(self._median_ms(), entries)
         progress.probe_sent = progress.probing
         progress.commit_sent = min(self._SyncObj__raftCommitIndex, prev + len(entries))
         return self._send(node, self._said[1])
+
+    def _median_ms(self) -> int:
+        """Of the clocks known when the round began, 0 if too few are: to sort them for each message costs 2 µs."""
+        if self._median_offset is None:
+            median = self.entry_clock.median_ms(self._quorum())
+            if median is None:
+                return 0
+            self._median_offset = median - self._clock() * 1000
+        return round(self._median_offset + self._clock() * 1000)
 
     def _ask_for_snapshot(self, node: Node, progress: Progress, prev: int) -> None:
         if self.snapshots is None:
@@ -351,6 +396,8 @@ class LeaderSide(CoreState):
     def _notice_commit(self, now: float) -> None:
         """Followers learn of a commit with the next entries; if none come soon, a message of its own says so."""
         commit = self._SyncObj__raftCommitIndex
+        if self._notice_due is None and all(progress.commit_sent >= commit for progress in self._progress.values()):
+            return  # mostly
         lately = now - _SILENT_ROUNDS * self._timing.heartbeat  # who does not answer hears of it in the next round
         behind = [
             (node, progress)
@@ -379,16 +426,19 @@ class LeaderSide(CoreState):
             return
         if max(reply.match_index, reply.prev_index if reply.success else 0) > self.journal.last_index:
             raise ProtocolError(f"node {node.id} acknowledges entry {reply.match_index}, which does not exist")
-        sent_at = self._round_times.get(reply.round)
-        self._observe(node, wall_ms, sent_at)
+        number, node_id = reply.round, node.id
+        sent_at = self._round_times.get(number)
         if sent_at is not None:
-            progress.heard_at = max(progress.heard_at, sent_at)
-            self.rounds.answered(node.id, reply.round)
-        if reply.low_space and self._is_voter(node):
-            self.low_on_space.add(node.id)
-        else:
-            self.low_on_space.discard(node.id)
-        self._turns.heard(node.id, Need.received(reply.checkpoint_need))
+            if progress.voter:
+                self.entry_clock.observe(node_id, wall_ms, sent_at)
+            if sent_at > progress.heard_at:
+                progress.heard_at = sent_at
+            self.rounds.answered(node_id, number)
+        if reply.low_space and progress.voter:
+            self.low_on_space.add(node_id)
+        elif self.low_on_space:
+            self.low_on_space.discard(node_id)
+        self._turns.heard(node_id, Need.received(reply.checkpoint_need))
         progress.hollow = reply.wants_snapshot
         if reply.wants_snapshot and self.snapshots is not None:
             self.snapshots.needed_by(node)

@@ -57,6 +57,8 @@ _REPLIES: Final = ("pre_vote_reply", "vote", "append_reply", "snapshot_reply")
 """Of these only what members' own folders say counts."""
 _FAREWELL: Final = 1.0
 """Seconds between the end of a refused node's part and that of its process."""
+_LOOK_EVERY: Final = 0.01
+"""Seconds between looks at what changes slowly or has pauses of its own: seven calls that most steps do without."""
 _T = TypeVar("_T")
 _log = logging.getLogger("kvorum.raft")
 
@@ -128,6 +130,9 @@ class RaftNode:
         self._store: LogStore | None = None
         self._running = False
         self._failed = False
+        self._look_due = float("-inf")
+        self._stepped_seq = -1
+        """Where the journal was after the last step."""
         self._writer_ended: asyncio.Event | None = None
 
     # ------------------------------------------------------------------ life
@@ -325,12 +330,18 @@ class RaftNode:
 
     def _tick(self, judge: bool) -> bool:
         more = False
+        now = self._loop.time()
+        looks = now >= self._look_due
         with self._guard:
-            self._core.low_space = self._low_space()
-            self._admissions.note_acknowledged(self._loop.time())
+            if looks:
+                self._look_due = now + _LOOK_EVERY
+                self._core.low_space = self._low_space()
+                self._admissions.note_acknowledged(now)
             more = self._core.tick(judge=judge)
-            self._snapshots.tick()
-            self._reads.check_age()
+            self._stepped_seq = self._journal.seq
+            if looks:
+                self._snapshots.tick()
+                self._reads.check_age()
         return more
 
     def _report(self, seq: int, fault: RaftFault | None) -> None:
@@ -349,10 +360,12 @@ class RaftNode:
             return
         if self._failed:
             return
+        core = self._core
+        installing = core.installing
         with self._guard:
-            self._core.durable(seq)
+            core.durable(seq)
             self._admissions.durable(seq)
-        if self._running:
+        if self._running and (installing or self._journal.seq != self._stepped_seq or core.needs_step()):
             self._ask_step()
 
     # ------------------------------------------------------------------ Consensus
@@ -376,7 +389,10 @@ class RaftNode:
         except RaftFault as fault:
             self._fault(fault)
             raise
-        self._ask_step()
+        if self._core.applied_index == self._core.commit_index:
+            self._stepper.at_once()
+        else:
+            self._ask_step()  # what was answered is to be sent before the next entry is applied
         return future
 
     async def read_index(self) -> int:
@@ -590,7 +606,13 @@ class RaftNode:
                     raise ProtocolError(f"a formation report that makes no sense: {error}") from error
             else:
                 self._transport.deliver(node, envelope)
-            self._ask_step()
+            if (
+                body != "append_reply"
+                or not envelope.append_reply.success
+                or self._journal.seq != self._stepped_seq
+                or self._core.needs_step()
+            ):
+                self._ask_step()
 
     def _only_members_may(self, body: str | None, envelope: pb.Envelope) -> bool:
         """A guest may lead and ask for votes: this node may be behind. It has no say in anything else, and to lead a

@@ -11,6 +11,8 @@ from typing import Final
 
 _LATE: Final = 0.15
 _MAX_DRAINS: Final = 64
+_EARLY: Final = 0.001
+"""Seconds by which a step may come too soon."""
 
 
 class Stepper:
@@ -28,8 +30,11 @@ class Stepper:
         self._wakeup = wakeup
         self._running = False
         self._asked = False
+        self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._due = 0.0
+        """When the last step wanted the next one; the timer may be set for an earlier one's wish."""
         self._last = 0.0
         self._drains_left = 0
         self._drained_at = 0
@@ -56,11 +61,23 @@ class Stepper:
             self._asked = True
             self._loop.call_soon(self._step)
 
+    def at_once(self) -> None:
+        """A step now instead of at the end of this turn, unless one comes anyway or is under way."""
+        if self._asked or self._stepping:
+            self.ask()
+        else:
+            self._step()
+
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._asked:
+        if self._asked:
+            return  # one comes within this turn or the next, and two of them in one turn would count as two turns
+        now = self._loop.time()
+        due = min(self._due, now + self._wakeup(now))
+        if due > now + _EARLY:
+            self._timer_due, self._timer = due, self._loop.call_at(due, self._on_timer)
+        else:
             self._step()
-        # else one comes within this turn or the next, and two of them in one turn would count as two turns
 
     def _step(self) -> None:
         self._asked = False
@@ -68,7 +85,11 @@ class Stepper:
             return
         now = self._loop.time()
         judge = self._caught_up(now)
-        more = self._tick(judge)
+        self._stepping = True
+        try:
+            more = self._tick(judge)
+        finally:
+            self._stepping = False
         if not judge:
             self.ask()
         elif more and not self._asked:
@@ -95,9 +116,9 @@ class Stepper:
         return False
 
     def _set_timer(self, now: float) -> None:
-        due = now + self._wakeup(now)
+        self._due = due = now + self._wakeup(now)
         if self._timer is not None:
-            if self._timer_due <= due + 0.001 and self._timer_due > now:
+            if self._timer_due <= due + _EARLY and self._timer_due > now:
                 return
             self._timer.cancel()
         self._timer_due = due

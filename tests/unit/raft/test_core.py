@@ -235,6 +235,90 @@ def test_a_leader_counts_itself_only_when_durable(world: World) -> None:
     assert outcome.applied is not None
 
 
+def test_only_what_a_step_can_use_asks_for_one(world: World) -> None:
+    leader = world.elect("A")
+    world.pump(3)
+    world.auto_sync = False
+    core = leader.core
+    assert not core.needs_step()
+    outcome = Outcome()
+    core.propose(b"x", outcome)
+    assert core.needs_step(), "it is to be sent"
+    core.tick()
+    assert not core.needs_step()
+    for follower in "BC":
+        world.deliver("A", follower)
+        world.nodes[follower].sync()
+        world.deliver(follower, "A")
+    assert not core.needs_step(), "a quorum has it, but this node could not apply it"
+    core.tick()
+    assert outcome.open
+    leader.sync()
+    assert core.needs_step()
+    core.tick()
+    assert outcome.applied is not None
+    assert not core.needs_step()
+
+
+def test_the_second_answer_asks_for_no_step(world: World) -> None:
+    leader = world.elect("A")
+    world.pump(3)
+    world.auto_sync = False
+    leader.core.propose(b"x", Outcome())
+    leader.core.tick()
+    leader.sync()
+    assert not leader.core.needs_step()
+    for follower in "BC":
+        world.deliver("A", follower)
+        world.nodes[follower].sync()
+    world.deliver("B", "A")
+    assert leader.core.needs_step()
+    leader.core.tick()
+    world.deliver("C", "A")
+    assert not leader.core.needs_step()
+    leader.core.read_index(lambda index, error: None)
+    assert leader.core.needs_step(), "a read waits for a round"
+
+
+def test_a_follower_that_can_be_sent_more_asks_for_a_step(world: World) -> None:
+    leader = world.elect("A")
+    world.pump(3)
+    world.disconnect("A", "C")
+    leader.core.propose(b"x", Outcome())
+    world.pump(3, ids="AB")
+    assert not leader.core.needs_step()
+    world.connect("A", "C")
+    assert not leader.core.needs_step(), "it is asked first what it has"
+    world.deliver("A", "C")
+    world.nodes["C"].sync()
+    world.deliver("C", "A")
+    assert leader.core.needs_step()
+
+
+def test_a_follower_needs_a_step_for_what_it_may_apply(world: World) -> None:
+    leader = world.elect("A")
+    world.pump(3)
+    follower = world.nodes["B"]
+    follower.core.tick()
+    assert not follower.core.needs_step()
+    world.auto_sync = False
+    leader.core.propose(b"x", Outcome())
+    leader.core.tick()
+    leader.sync()
+    world.deliver("A", "B")
+    follower.core.tick()
+    follower.sync()
+    world.deliver("B", "A")
+    assert not follower.core.needs_step()
+    leader.core.tick()
+    world.clock.now += 0.11
+    leader.core.tick()
+    world.deliver("A", "B")
+    assert follower.core.needs_step()
+    follower.core.tick()
+    assert not follower.core.needs_step()
+
+
 def test_entries_of_earlier_terms_are_committed_by_one_of_the_own_term_only(world: World) -> None:
     world.disconnect("A", "B")
     world.disconnect("A", "C")

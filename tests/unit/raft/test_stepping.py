@@ -18,11 +18,14 @@ class _Steps:
         self.judged: list[bool] = []
         self.more = False
         self.reads = 0
-        self.stepper = Stepper(self.loop, self._tick, lambda now: 0.05)
+        self.wish = 0.05
+        self.in_step: Callable[[], None] = lambda: None
+        self.stepper = Stepper(self.loop, self._tick, lambda now: self.wish)
         self.stepper.start()
 
     def _tick(self, judge: bool) -> bool:
         self.judged.append(judge)
+        self.in_step()
         return self.more
 
     def turn(self, *input_: Callable[[], None]) -> None:
@@ -101,3 +104,46 @@ def test_between_two_steps_there_are_turns_for_whoever_was_answered_in_the_first
     assert (steps.judged, seen) == ([True, True], [1])
     steps.turn()
     assert steps.judged == [True, True], "there was no more to do"
+
+
+def test_a_timer_that_was_set_for_an_earlier_wish_makes_no_step(steps: _Steps) -> None:
+    steps.now += 0.04
+    steps.stepper.ask()
+    steps.turn()  # the next one is due in another 50 ms; the timer still rings in 10
+    steps.now += 0.011
+    steps.turn()
+    assert len(steps.judged) == 1
+    steps.now += 0.04
+    steps.turn()
+    assert len(steps.judged) == 2
+
+
+def test_that_timer_makes_a_step_if_something_has_become_due_meanwhile(steps: _Steps) -> None:
+    steps.now += 0.04
+    steps.stepper.ask()
+    steps.turn()
+    steps.now += 0.011
+    steps.wish = 0.0005
+    steps.turn()
+    assert len(steps.judged) == 2
+
+
+def test_a_step_at_once_is_none_if_one_comes_anyway(steps: _Steps) -> None:
+    steps.stepper.at_once()
+    assert len(steps.judged) == 1
+    steps.stepper.ask()
+    steps.stepper.at_once()
+    assert len(steps.judged) == 1
+    steps.turn()
+    assert len(steps.judged) == 2
+    steps.turn()
+    assert len(steps.judged) == 2
+
+
+def test_a_step_at_once_inside_a_step_comes_behind_it(steps: _Steps) -> None:
+    steps.in_step = steps.stepper.at_once
+    steps.stepper.at_once()
+    assert len(steps.judged) == 1
+    steps.in_step = lambda: None
+    steps.turn()
+    assert len(steps.judged) == 2
