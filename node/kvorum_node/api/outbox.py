@@ -112,9 +112,19 @@ class Outbox:
 
     def next_frame(self) -> bytes:
         """The next frame, a serialised `pb.ServerFrame`; empty when nothing waits. Its error comes last."""
+        fields = self._fields
+        if not (
+            fields
+            or self._deliveries
+            or self._watches
+            or self._leader is not None
+            or self._pong is not None
+            or self._sessions
+            or self._error is not None
+        ):
+            return b""  # asked after each frame
         parts: list[bytes] = []
         size = 0
-        fields = self._fields
         while fields and size + len(fields[0]) <= limits.MAX_FRAME_SIZE:
             field = fields.popleft()
             parts.append(field)
@@ -133,6 +143,8 @@ class Outbox:
         return b"".join(parts)
 
     def _single_fields(self, parts: list[bytes], size: int) -> int:
+        if self._leader is None and self._pong is None and not self._sessions:
+            return size
         frame = pb.ServerFrame()
         if self._sessions:
             frame.session.session = self._sessions.popleft()
