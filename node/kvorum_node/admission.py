@@ -80,11 +80,9 @@ def admit(
     *,
     data_version: int = DATA_VERSION,
     shapes: Shapes | None = None,
-    parted_weight: int = MAX_WEIGHT,
 ) -> tuple[list[Part], list[pb.WriteResult]]:
     """Returns what may be proposed, and the answers to what may not. `data_version`: the newest semantics that all
-    members of the cluster can apply. `shapes`: what earlier writes have looked like. `parted_weight`: operations that
-    are enough for one entry (`ProposerLimits`).
+    members of the cluster can apply. `shapes`: what earlier writes have looked like.
 
     A small group is one part, and is not rewritten: its bytes are what the client sent.
     """
@@ -138,13 +136,11 @@ def admit(
         accepted.append((write, weight, len(data), ready))
     if not accepted:
         return [], refused
-    # Of two halves neither is much smaller than what is enough for an entry.
-    most = min(MAX_WEIGHT, total if 2 * total < 3 * parted_weight else max(parted_weight, (total + 1) // 2))
-    if not refused and total <= most:
+    if not refused and total <= MAX_WEIGHT:
         data = group.SerializeToString()
         if len(data) <= limits.MAX_ENTRY_SIZE:
             return [Part(group, data, len(accepted), total, _all_ready(accepted))], refused
-    return list(_split(group, accepted, most)), refused
+    return list(_split(group, accepted)), refused
 
 
 def _all_ready(accepted: Iterable[_Accepted]) -> dict[str, int] | None:
@@ -187,13 +183,13 @@ def too_old(needed: int, known: int) -> str:
     )
 
 
-def _split(group: pb.WriteGroup, accepted: Iterable[_Accepted], most: int) -> Iterable[Part]:
-    """Parts in order, of this weight at most if they hold more than one write."""
+def _split(group: pb.WriteGroup, accepted: Iterable[_Accepted]) -> Iterable[Part]:
+    """Parts in order, of `MAX_WEIGHT` at most if they hold more than one write."""
     some: list[_Accepted] = []
     weight = size = 0
     for one in accepted:
         its_weight, its_size = one[1], one[2] + _AROUND
-        if some and (weight + its_weight > most or size + its_size > limits.MAX_ENTRY_SIZE):
+        if some and (weight + its_weight > MAX_WEIGHT or size + its_size > limits.MAX_ENTRY_SIZE):
             yield _part(group, some, weight)
             some = []
             weight = size = 0

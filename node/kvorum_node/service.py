@@ -161,13 +161,7 @@ class NodeService:
         """Commit a group. `answer` is called once or several times; each write is answered once."""
         no_space = self.no_space()
         shortage = Shortage(no_space, self._is_absent) if no_space else None
-        parts, refused = admit(
-            group,
-            shortage,
-            data_version=self.proposer.data_version,
-            shapes=self._shapes,
-            parted_weight=self.settings.proposer.parted_weight,
-        )
+        parts, refused = admit(group, shortage, data_version=self.proposer.data_version, shapes=self._shapes)
         if refused:
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:

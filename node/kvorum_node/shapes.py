@@ -3,7 +3,7 @@
 Most writes of a program differ from each other in those alone, and of them nothing but the size is judged. So a write
 of the same length with the same bytes everywhere else decodes to the same message otherwise and is as good as the one
 before it, and need not be decoded to know that. Measured: admission takes 0.9 instead of 4.6 µs of CPU for a message,
-and 0.8 instead of 3.6 µs for a set.
+and 0.8 instead of 3.6 µs for a set. Both need data version 1 only, so that they are good whatever members there are.
 """
 
 from collections.abc import Mapping

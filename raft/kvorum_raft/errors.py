@@ -22,8 +22,8 @@ class Overloaded(RaftError):
 
 
 class ChangePending(RaftError):
-    """Another change of the members is not committed yet, or the leader has not met all that it concerns; nothing was
-    appended: try again."""
+    """Another change of the members is not committed yet, the leader has not met all that it concerns, or too few of
+    the voters answer at the moment; nothing was appended: try again."""
 
     definite = True
 

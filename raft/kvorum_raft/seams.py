@@ -211,9 +211,9 @@ class Consensus(Protocol):
 class Administration(Protocol):
     """What an operator may ask of a cluster's leader.
 
-    All of it raises NotLeader, ChangePending (another change is not committed yet; try again) or ValueError (with one
-    line for the operator); UnknownOutcome if leadership ended before it was known here what became of it: the members
-    tell.
+    All of it raises NotLeader, ChangePending (another change is not committed yet, or too few voters answer; try again)
+    or ValueError (with one line for the operator); UnknownOutcome if leadership ended before it was known here what
+    became of it: the members tell.
     """
 
     async def add(self, member: Member) -> None:

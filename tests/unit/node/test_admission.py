@@ -70,17 +70,18 @@ def test_while_space_is_short_ranges_go_and_touches_only_end_an_expiry() -> None
     assert shortage.forbids(write(delete_range(b"a", b"b"), put(b"a")))
 
 
-def test_a_crowd_of_writes_is_parted_and_each_part_says_what_it_makes_ready() -> None:
+def test_a_large_group_becomes_parts_that_each_say_what_they_make_ready() -> None:
     group = pb.WriteGroup(session=b"s" * 10, ack_below=4)
-    for seq in range(256):
+    for seq in range(2 * MAX_WEIGHT):
         op = pb.AtomicWrite(enqueues=[pb.Enqueue(queue="ab"[seq % 2], payload=b"%d" % seq)])
         group.writes.add(seq=seq, op=op.SerializeToString())
-    parts, refused = admit(group, parted_weight=128)
+    parts, refused = admit(group)
     assert not refused
-    assert [(part.weight, part.commits, part.enqueues) for part in parts] == [(128, 128, {"a": 64, "b": 64})] * 2
-    assert [write.seq for part in parts for write in part.group.writes] == list(range(256))
+    half = MAX_WEIGHT // 2
+    expected = (MAX_WEIGHT, MAX_WEIGHT, {"a": half, "b": half})
+    assert [(part.weight, part.commits, part.enqueues) for part in parts] == [expected] * 2
+    assert [write.seq for part in parts for write in part.group.writes] == list(range(2 * MAX_WEIGHT))
     assert all(pb.WriteGroup.FromString(part.data) == part.group for part in parts)
     assert {(part.group.session, part.group.ack_below) for part in parts} == {(b"s" * 10, 4)}
-    assert [part.weight for part in admit(group)[0]] == [256]
-    del group.writes[190:]
-    assert [part.weight for part in admit(group, parted_weight=128)[0]] == [190], "halves would be small"
+    del group.writes[MAX_WEIGHT:]
+    assert [part.weight for part in admit(group)[0]] == [MAX_WEIGHT]

@@ -75,20 +75,6 @@ def test_batches_grow_while_entries_are_in_flight() -> None:
     assert bench.entries == [["0"], ["1"], [str(number) for number in range(2, 10)]]
 
 
-def test_a_crowd_is_parted_so_that_the_first_are_answered_while_the_others_are_applied() -> None:
-    bench = Bench(ProposerLimits(in_flight=2, parted_weight=4))
-    for number in range(20):
-        bench.submit(str(number))
-    bench.timers.settle()
-    assert [len(entry) for entry in bench.entries] == [10, 5, 4, 1], "half of what waits, or what is enough"
-    assert [name for entry in bench.entries for name in entry] == [str(number) for number in range(20)]
-    together = Bench(ProposerLimits(in_flight=2, parted_weight=512))
-    for number in range(20):
-        together.submit(str(number))
-    together.timers.settle()
-    assert [len(entry) for entry in together.entries] == [20]
-
-
 def test_urgent_commands_go_first() -> None:
     bench = Bench(ProposerLimits(in_flight=1))
     bench.consensus.held = True
