@@ -42,6 +42,8 @@ class AdminClient:
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[Address, Any] = {}
+        self._met: dict[str, Address] = {}
+        """Where nodes answered, by their ids: the addresses that they tell of need not be reachable from here."""
         self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> "AdminClient":
@@ -79,7 +81,7 @@ class AdminClient:
         view = await self.members(timeout)
         if not _leads(view):
             raise errors.Unavailable("no node that answers leads: without a majority nothing can be changed; not done")
-        address = self._leader_address(view.leader.address)
+        address = self._leader_address(view.leader)
         for _ in range(MAX_HOPS):
             left = deadline - self._loop.time()
             if left <= 0:
@@ -91,12 +93,12 @@ class AdminClient:
                 if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                     raise _problem(address, error) from error
             if leader is not None:
-                address = self._leader_address(leader.address)
+                address = self._leader_address(leader)
             else:
                 await asyncio.sleep(PAUSE)
                 view = await self.members(max(PAUSE, deadline - self._loop.time()))
                 if _leads(view):
-                    address = self._leader_address(view.leader.address)
+                    address = self._leader_address(view.leader)
         raise errors.Unavailable("leadership is changing hands: try again; not done")
 
     async def _look(self, deadline: float) -> tuple[pb.MembersResponse | None, list[str]]:
@@ -104,12 +106,15 @@ class AdminClient:
         left = max(0.05, min(PROBE, deadline - self._loop.time()))
         asked = await asyncio.gather(*(self._view(address, left) for address in self._addresses))
         views = [view for view in asked if isinstance(view, pb.MembersResponse)]
+        for address, view in zip(self._addresses, asked, strict=True):
+            if isinstance(view, pb.MembersResponse) and view.node_id:
+                self._met[view.node_id] = address
         # Two may say that they lead for a moment after a failover; the one of the newer term does.
         views.sort(key=lambda view: (_leads(view), view.term if _leads(view) else 0), reverse=True)
         if views and not _leads(views[0]):
-            pointed = next((view.leader.address for view in views if view.leader.node_id), "")
-            where = parse(pointed)
-            if where is not None and where not in self._addresses:
+            pointed = next((view.leader for view in views if view.leader.node_id), pb.Leader())
+            where = parse(pointed.address)
+            if where is not None and where not in self._addresses and pointed.node_id not in self._met:
                 view = await self._view(where, left)
                 if isinstance(view, pb.MembersResponse) and _leads(view):
                     views.insert(0, view)
@@ -143,11 +148,10 @@ class AdminClient:
         assert isinstance(answer, kind)
         return answer
 
-    @staticmethod
-    def _leader_address(text: str) -> Address:
-        address = parse(text)
+    def _leader_address(self, leader: pb.Leader) -> Address:
+        address = self._met.get(leader.node_id) or parse(leader.address)
         if address is None:
-            raise errors.Unavailable(f"the leader's address is {text!r}, which cannot be used; not done")
+            raise errors.Unavailable(f"the leader's address is {leader.address!r}, which cannot be used; not done")
         return address
 
 

@@ -76,7 +76,12 @@ class ClusterBackend:
         self._route = Route(addresses, loop.time, rng)
         client_name = f"kvorum-python/{__version__} pid {self._pid}"
         self._heartbeat = Heartbeat(
-            loop, addresses, client_name=client_name, token=token or "", credentials=credentials
+            loop,
+            addresses,
+            client_name=client_name,
+            token=token or "",
+            credentials=credentials,
+            place=self._route.known_place,
         )
         self._heartbeat_fits = connect is Connection
         """The connections are real ones."""

@@ -17,7 +17,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -61,8 +61,11 @@ class Heartbeat:
         client_name: str,
         token: str,
         credentials: grpc.ChannelCredentials | None,
+        place: Callable[[str, Address | None], Address | None] = lambda _, advertised: advertised,
     ) -> None:
+        """`place` tells where a node is, by its id and its advertised address; it is called in the thread."""
         self._loop = loop
+        self._place = place
         self._addresses = tuple(addresses)
         self._client_name = client_name
         self._token = token
@@ -138,7 +141,7 @@ class Heartbeat:
                 if wanted is not seen:
                     seen, hint = wanted, wanted.address  # the client knows better
                 address = hint or self._addresses[turn % len(self._addresses)]
-                stream = self._stream = _Stream(address, self._hello(wanted), self._credentials, dead)
+                stream = self._stream = _Stream(address, self._hello(wanted), self._credentials, dead, self._place)
             turn += hint is None
             stream.hold()
             with self._lock:
@@ -181,6 +184,7 @@ class _Stream:
         hello: pb.Hello,
         credentials: grpc.ChannelCredentials | None,
         dead: Mapping[Address, int],
+        place: Callable[[str, Address | None], Address | None],
     ) -> None:
         self.answered = False
         """It spoke to us."""
@@ -191,6 +195,7 @@ class _Stream:
         self.term = 0
         """The newest that it told of."""
         self._dead = dead
+        self._place = place
         self._address = address
         self._hello = hello
         self._credentials = credentials
@@ -257,7 +262,9 @@ class _Stream:
         self.led |= self._leading
         if was_leading and not self._leading:
             self._begun_at = time.monotonic()
-        hint = None if self._leading else parse(leader.address)
+        hint = None
+        if leader.node_id and not self._leading:
+            hint = self._place(leader.node_id, parse(leader.address))
         if hint is not None and hint != self._address and leader.term > self._dead.get(hint, -1):
             self.hint = hint
 

@@ -275,6 +275,7 @@ class Keeper:
         self._cluster_id = self._cluster_id or reply.cluster_id
         self.connection = connection
         self._node_id = reply.node_id
+        self._route.met(connection.address, reply.node_id)
         self._worked = False
         self._leader_is(frame.leader if frame.HasField("leader") else reply.leader)
         self.connected.set()
@@ -442,7 +443,9 @@ class Keeper:
     def _leader_is(self, leader: pb.Leader | None) -> None:
         """The connected node tells who leads; None: not itself, at least."""
         self._leading = leader is not None and bool(leader.node_id) and leader.node_id == self._node_id
-        self._hint = None if leader is None or self._leading else parse(leader.address)
+        self._hint = None
+        if leader is not None and leader.node_id and not self._leading:
+            self._hint = self._route.place(leader.node_id, parse(leader.address))
         if leader is not None:
             self._hint_term = leader.term
             if self._leading:

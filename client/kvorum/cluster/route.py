@@ -1,4 +1,10 @@
-"""Which node to try next, and how long to wait before. No I/O; clock and randomness are passed in."""
+"""Which node to try next, and how long to wait before. No I/O; clock and randomness are passed in.
+
+Nodes tell clients who leads, by its id and its advertised address: its member entry's client address. A client behind
+an address translation, outside of a container network say, cannot reach that address, but it was given others that lead
+to the same nodes. So a leader is looked for where the client has met its id before, then at the advertised address,
+and once such an address has failed, at given ones where nobody has been met yet.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -45,6 +51,10 @@ class Route:
         self._failed_at: dict[Address, tuple[float, int]] = {}
         """When an address failed, and the newest term that was known then."""
         self._term = 0
+        self._met: dict[Address, str] = {}
+        """Which node was met last at an address that was given. Replaced, never changed: other threads read it."""
+        self._advertised_fail = False
+        """The last try of an address that nodes told of and nobody gave was in vain."""
         self._problems: dict[Address, str] = {}
         self._final: set[Address] = set()
 
@@ -85,6 +95,30 @@ class Route:
     def _rested(self, address: Address) -> bool:
         return address not in self._failed_at or self._clock() - self._failed_at[address][0] >= AVOIDED
 
+    def met(self, address: Address, node_id: str) -> None:
+        """A node said who it is."""
+        if address in self._addresses and self._met.get(address) != node_id:
+            self._met = {**self._met, address: node_id}
+
+    def known_place(self, node_id: str, advertised: Address | None) -> Address | None:
+        """Where a node is: at a given address if it was met there, else where it is told to be. For any thread."""
+        if advertised in self._addresses:
+            return advertised
+        return next((address for address, met in self._met.items() if met == node_id), advertised)
+
+    def place(self, node_id: str, advertised: Address | None) -> Address | None:
+        """Where to try a node next: as `known_place`, as long as that promises something."""
+        known = self.known_place(node_id, advertised)
+        if known is None or advertised is None:
+            return known
+        if known != advertised:
+            moved = not self._rested(known) and self._rested(advertised) and not self._advertised_fail
+            return advertised if moved else known
+        if known in self._addresses or not self._advertised_fail:
+            return known
+        strangers = (one for one in self._addresses if one not in self._met and self._rested(one))
+        return next(strangers, known)
+
     def follow(self, hint: Address) -> None:
         """The next address is this one.
 
@@ -102,6 +136,7 @@ class Route:
         self._failures += 1
         if dead:
             self._failed_at[address] = self._clock(), self._term
+        self._advertised_fail |= dead and address not in self._addresses
         if address in self._addresses:
             self._problems[address] = problem
             (self._final.add if final else self._final.discard)(address)
@@ -111,6 +146,7 @@ class Route:
     def succeeded(self, address: Address) -> None:
         """The node at this address did its work."""
         self._failures = 0
+        self._advertised_fail &= address in self._addresses
         self._failed_at.pop(address, None)
         self._problems.pop(address, None)
         self._final.discard(address)

@@ -67,6 +67,18 @@ async def test_the_leader_is_asked_even_if_only_a_follower_is_known() -> None:
     assert other.administration.asked == []
 
 
+async def test_a_leader_whose_advertised_address_cannot_be_reached_is_asked_where_it_answered() -> None:
+    async with FakeNode("n1") as leader:
+        leader.advertised = "127.0.0.1:9"
+        async with FakeNode("n3", leader=leader.member) as other:
+            await shell(other, leader, words=("remove", "n2"))
+            await shell(leader, other, words=("remove", "n4"))
+            alone = await shell(other, words=("remove", "n5", "--timeout", "300ms"), status=3)
+            assert "no node that answers leads" in error_line(alone)
+    assert leader.administration.asked == [("remove", "n2"), ("remove", "n4")]
+    assert other.administration.asked == []
+
+
 async def test_without_a_leader_the_members_are_shown_and_nothing_is_changed() -> None:
     async with FakeNode("n1", peers=(PeerView(N2, True, 5),)) as node:
         node.leaderless = True

@@ -111,7 +111,10 @@ class FakeState:
             stream.send(pb.ServerFrame(leader=self.hint()))
 
     def hint(self) -> pb.Leader:
-        return pb.Leader() if self.leader is None else pb.Leader(node_id=self.leader.id, address=self.leader.address)
+        leader = self.leader
+        if leader is None:
+            return pb.Leader()
+        return pb.Leader(node_id=leader.id, address=leader.advertised or leader.address)
 
 
 class FakeStream:
@@ -199,6 +202,8 @@ class FakeNode:
         self.state = state
         self.id = node_id
         self.port = 0
+        self.advertised = ""
+        """What nodes tell as its address, if not that at which it listens."""
         self.hook: Hook | None = None
         self.greet: Callable[[pb.Hello], pb.ServerFrame] | None = None
         self.frames: list[pb.ClientFrame] = []

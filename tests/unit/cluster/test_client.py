@@ -142,6 +142,26 @@ async def test_a_hint_is_followed_and_a_new_leader_is_found(
     assert len(nodes[2].writes()) == 1
 
 
+async def test_leaders_are_found_whose_advertised_addresses_lead_nowhere(
+    state: FakeState, nodes: list[FakeNode], open_backend: Connect
+) -> None:
+    """As outside of a container network: only the addresses that the client was given work."""
+    for node in nodes:
+        node.advertised = "127.0.0.1:9"  # the discard service's, which nobody runs
+    backend = await open_backend()
+    for turn, leader in enumerate((0, 2, 1, 0, 1, 2), 1):
+        seen = len(nodes[leader].writes())
+        state.lead(nodes[leader])
+        await backend.write(put(b"a"), timeout=5)
+        assert len(nodes[leader].writes()) > seen and len(state.executed) == turn
+    await nodes[2].kill()
+    state.lead(nodes[0])
+    await backend.write(put(b"b"), timeout=5)
+    assert len(state.executed) == 7
+    # Each node was met once, and the advertised address tried at most once while some were strangers.
+    assert backend.statistics()["failed_connections"] <= 2
+
+
 async def test_a_killed_leader_is_left_at_once_and_its_successor_is_awaited(
     state: FakeState, nodes: list[FakeNode], backend: ClusterBackend
 ) -> None:

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import heartbeat
 from kvorum.cluster.heartbeat import Heartbeat, Wanted
 
@@ -36,3 +37,12 @@ async def test_a_thread_that_fails_is_logged_and_the_next_beat_tries_again(caplo
     begun = loop.time()
     await heart.close()
     assert loop.time() - begun < heartbeat._END / 2, "nobody waits for a thread that is gone"
+
+
+def test_a_stream_goes_where_the_client_has_met_the_leader() -> None:
+    met = {"n1": ("127.0.0.1", 7411)}
+    stream = heartbeat._Stream(("127.0.0.1", 7401), pb.Hello(), None, {}, met.get)
+    stream._take(pb.ServerFrame(hello=pb.HelloReply(node_id="n0", leader=pb.Leader(node_id="n1", address="n1:7401"))))
+    assert stream.hint == ("127.0.0.1", 7411)
+    stream._leader_is(pb.Leader(node_id="n2", address="n2:7401"))
+    assert stream.hint == ("n2", 7401)

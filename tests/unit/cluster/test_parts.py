@@ -153,6 +153,50 @@ def test_nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop() -> None:
     assert way.delay() >= 0.5
 
 
+ADVERTISED = ("n1", 7401)
+
+
+def test_a_node_is_looked_for_at_the_given_address_where_it_was_met() -> None:
+    way, clock = route(A, B)
+    assert way.place("n1", ADVERTISED) == ADVERTISED, "nobody has been met: what is told is all there is"
+    way.met(A, "n1")
+    assert way.place("n1", ADVERTISED) == A
+    assert way.place("n2", ADVERTISED) == ADVERTISED, "another node"
+    assert way.place("n1", B) == B, "what is told was given: the node has moved there"
+    assert way.place("n1", None) == A
+    way.failed(A, "refused")
+    assert way.place("n1", ADVERTISED) == ADVERTISED, "perhaps it has moved"
+    clock.now += AVOIDED
+    assert way.place("n1", ADVERTISED) == A
+    way.met(A, "n2")
+    assert way.place("n1", ADVERTISED) == ADVERTISED, "another node is there now"
+
+
+def test_once_an_advertised_address_has_failed_given_ones_are_tried_where_nobody_was_met() -> None:
+    way, clock = route()
+    way.met(A, "n0")
+    assert way.place("n1", ADVERTISED) == ADVERTISED
+    way.failed(ADVERTISED, "no such host")
+    clock.now += AVOIDED
+    assert way.place("n1", ADVERTISED) == B
+    way.failed(B, "refused")
+    assert way.place("n1", ADVERTISED) == C
+    way.met(C, "n1")
+    way.failed(C, "refused")
+    assert way.place("n1", ADVERTISED) == C, "what is told does not work here"
+    assert way.place("n2", ("n2", 7401)) == ("n2", 7401), "no stranger is left that has not just failed"
+    clock.now += AVOIDED
+    assert way.place("n2", ("n2", 7401)) == B
+    way.succeeded(("n2", 7401))
+    assert way.place("n3", ADVERTISED) == ADVERTISED, "advertised addresses work, it seems"
+
+
+def test_who_was_met_at_an_address_that_nobody_gave_is_not_kept() -> None:
+    way, _ = route()
+    way.met(ADVERTISED, "n1")
+    assert way.known_place("n1", None) is None
+
+
 def test_memory_of_hinted_addresses_is_bounded() -> None:
     way, _ = route()
     for number in range(1_000):

@@ -79,6 +79,8 @@ class FakeNode:
         self.peers = peers
         self.other_leader = leader
         self.leaderless = False
+        self.advertised = ""
+        """What it tells as its address, if not that at which it listens."""
         self.no_space = ""
         self.last_index = 1_000
         self.administration = FakeAdministration()
@@ -99,7 +101,7 @@ class FakeNode:
 
     @property
     def member(self) -> Member:
-        return Member(self.node_id, f"{self.node_id}.example:7403", self.address)
+        return Member(self.node_id, f"{self.node_id}.example:7403", self.advertised or self.address)
 
     @property
     def leads(self) -> bool:
