@@ -31,6 +31,7 @@ from kvorum.queues.policy import Exponential, QueuePolicy
 from kvorum.queues.queue import Queue
 from kvorum.queues.receiver import Receiver
 from kvorum.queues.topic import Topic
+from kvorum.tls import Tls
 from kvorum.transaction import UNCOMMITTED, Transaction
 from kvorum.watch import Watch
 
@@ -69,6 +70,7 @@ __all__ = [
     "ScheduleInfo",
     "SendOptions",
     "Sent",
+    "Tls",
     "Topic",
     "TopicInfo",
     "Transaction",

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -43,11 +43,9 @@ from kvorum.queues.schedules import listed_schedules, schedule_call, schedule_na
 from kvorum.queues.topic import Topic, listed_topics
 from kvorum.steps import DELETE_STEP, DeleteSteps
 from kvorum.target import Folder, parse_target
+from kvorum.tls import TlsOption, resolve
 from kvorum.transaction import DEFAULT_ATTEMPTS, Transaction, run
 from kvorum.watch import Watch
-
-if TYPE_CHECKING:
-    import grpc
 
 T = TypeVar("T")
 
@@ -535,7 +533,7 @@ def open_kv(
     target: str | os.PathLike[str] | None = None,
     *,
     token: str | None = None,
-    tls: "grpc.ChannelCredentials | None" = None,
+    tls: TlsOption = None,
     timeout: Duration | None = None,
 ) -> Opening:
     """Open a database: `kv = await open_kv(…)`, or `async with open_kv(…) as kv`.
@@ -544,7 +542,9 @@ def open_kv(
     things), `":memory:"` (embedded, gone after closing), `kvorum://host:port,host:port` (a cluster, by any of its
     nodes; the port is 7401 by default), or None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or
     milliseconds; 10 s by default) is for opening and for each call that names none. `token` and `tls` are for clusters,
-    and of no meaning to a folder.
+    and of no meaning to a folder. `tls`: True (the machine's CAs), the path of a CA's PEM file or its content, a
+    `kvorum.Tls`; None: what `$KVORUM_CA_FILE`, `$KVORUM_CERT_FILE` and `$KVORUM_KEY_FILE` say, else no TLS; False:
+    none.
 
     Errors when opening: ConnectFailed, WrongCluster; DatabaseLocked, DatabaseCorrupt, OSError, ModuleNotFoundError (an
     embedded database needs `kvorum[node]`), InvalidArgument.
@@ -557,7 +557,7 @@ def open_kv(
             return Kv(await open_embedded(place.path), timeout=within, target=str(place))
         from kvorum.cluster import connect  # gRPC takes a while to import, and an embedded database needs none
 
-        backend = await connect(place.addresses, timeout=within, token=token, tls=tls)
+        backend = await connect(place.addresses, timeout=within, token=token, tls=resolve(tls, os.environ))
         return Kv(backend, timeout=within, target=str(place))
 
     return Opening(open_it)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from kvorum import kv as asynchronous
 from kvorum._proto import kvorum_pb2 as pb
@@ -33,11 +33,9 @@ from kvorum.queues.infos import Misfire, QueueStats, ScheduleInfo, TopicInfo
 from kvorum.queues.listener import DEFAULT_CONCURRENCY, Terms
 from kvorum.queues.outgoing import SendOptions
 from kvorum.queues.threads import HandlerThreads
+from kvorum.tls import TlsOption
 from kvorum.transaction import DEFAULT_ATTEMPTS
 from kvorum.watch import Watch as AsyncWatch
-
-if TYPE_CHECKING:
-    import grpc
 
 T = TypeVar("T")
 
@@ -404,7 +402,7 @@ def open_kv(
     target: str | os.PathLike[str] | None = None,
     *,
     token: str | None = None,
-    tls: "grpc.ChannelCredentials | None" = None,
+    tls: TlsOption = None,
     timeout: Duration | None = None,
 ) -> Kv:
     """Open a database, as `kvorum.open_kv` does, and return when it is open. Close it, or use it in a `with`."""

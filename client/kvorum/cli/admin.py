@@ -10,8 +10,9 @@ from google.protobuf.message import DecodeError, Message
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster.connection import describe
+from kvorum.cluster.connection import describe, open_channel
 from kvorum.cluster.route import Address, name, parse
+from kvorum.tls import ChannelTls
 
 SERVICE: Final = "kvorum.v1.Admin"
 LEADER_METADATA: Final = "kvorum-leader-bin"
@@ -39,7 +40,8 @@ class TryAgain(errors.Unavailable):
 class AdminClient:
     """`addresses` are those of some nodes. Close it."""
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+    def __init__(self, addresses: Sequence[Address], tls: ChannelTls | None = None) -> None:
+        self._tls = tls
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[Address, Any] = {}
         self._met: dict[str, Address] = {}
@@ -138,7 +140,7 @@ class AdminClient:
     ) -> _Answer:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(name(address), options=_OPTIONS)
+            channel = self._channels[address] = open_channel(name(address), self._tls, _OPTIONS)
         call = channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=type(request).SerializeToString,

@@ -15,7 +15,18 @@ from rich.status import Status
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient, TryAgain
-from kvorum.cli.session import OK, UNAVAILABLE, Duration, Options, echo, note, print_json, print_table, runs
+from kvorum.cli.session import (
+    OK,
+    UNAVAILABLE,
+    Duration,
+    Options,
+    echo,
+    note,
+    print_json,
+    print_table,
+    runs,
+    tls_options,
+)
 from kvorum.target import Cluster
 
 CALL: Final = 30.0
@@ -41,6 +52,7 @@ def cluster_group() -> None:
 def _options(timeout: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     def decorate(function: Callable[P, None]) -> Callable[P, None]:
         for option in (
+            tls_options,
             click.option("--json", "as_json", is_flag=True, help="Print JSON."),
             click.option(
                 "--timeout",
@@ -78,7 +90,7 @@ def _client(options: Options) -> AdminClient:
     target = options.target
     if not isinstance(target, Cluster):
         raise errors.InvalidArgument(f"{options.url} is an embedded database, which has no members")
-    return AdminClient(target.addresses)
+    return AdminClient(target.addresses, options.channel_tls)
 
 
 # ---- members

@@ -63,7 +63,7 @@ async def get_command(options: Options, keys: tuple[str, ...], expiry: bool) -> 
     """Print the entries of keys, all from one snapshot."""
     wanted = [options.key(text) for text in keys]
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         entries = await kv.get_many(wanted)
         left = [await kv.expires_in(entry.key) for entry in entries] if expiry else []
     absent = [entry for entry in entries if entry.versionstamp is None]
@@ -163,7 +163,7 @@ async def set_command(
 ) -> int | None:
     """Set the value of a key and print the commit's versionstamp."""
     wanted, content, checks = options.key(key), options.value(value), _Checks(**conditions)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         atomic = kv.atomic()
         checks.add(atomic, wanted)
         done = await atomic.set(wanted, content, expire_in=expire_in).commit()
@@ -186,7 +186,7 @@ async def touch_command(options: Options, key: str, expire_in: timedelta | None,
     if never == (expire_in is not None):
         fail(USAGE, "give either --expire-in or --never")
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         done = await kv.touch(wanted, expire_in=expire_in)
     if options.as_json:
         print_json({"ok": done})
@@ -211,7 +211,7 @@ async def delete_command(options: Options, key: str, prefix: bool, **conditions:
     if prefix and checks.given:
         fail(USAGE, f"--prefix and {checks.given[0]} cannot be combined")
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         if prefix:
             deleted = await kv.delete_prefix(wanted)
             if options.as_json:
@@ -262,7 +262,7 @@ async def list_command(
     """List the entries below a prefix (default: all), or from --start to --end."""
     first, low, high = _selector(options, prefix, start, end)
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         found = kv.list(
             prefix=first, start=low, end=high, limit=limit, reverse=reverse, cursor=cursor, keys_only=keys_only
         )
@@ -300,7 +300,7 @@ async def count_command(options: Options, prefix: str | None, start: str | None,
     """Count the keys below a prefix (default: all), or from --start to --end."""
     first, low, high = _selector(options, prefix, start, end)
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         number = await kv.count(first, start=low, end=high)
     if options.as_json:
         print_json({"count": number})

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "topic": ("kvorum.cli.topics:topic_group", "Messages for several queues."),
     "schedule": ("kvorum.cli.schedules:schedule_group", "Recurring messages."),
     "status": ("kvorum.cli.status:status_command", "Show the nodes of a cluster."),
+    "certs": ("kvorum.cli.certs:certs_group", "Make and show certificates for TLS."),
     "cluster": ("kvorum.cli.quarantine:cluster_group", "Look at a cluster's members, and change them."),
     "node": ("kvorum.cli.node:node_command", "Run one node of a cluster."),
 }

@@ -68,7 +68,7 @@ def stats_json(stats: kvorum.QueueStats, *, counts: bool = True) -> dict[str, ob
 async def list_command(options: Options, prefix: str, counts: bool) -> int | None:
     """List the queues that are defined or were used."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         found = await kv.queues(prefix, counts=counts)
     if options.as_json:
         for stats in found:
@@ -101,7 +101,7 @@ def _list_row(stats: kvorum.QueueStats, shown: Sequence[str]) -> tuple[str, ...]
 async def stats_command(options: Options, name: str, watch: bool, every: timedelta) -> int | None:
     """Show what is in a queue, and what happened in it."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         queue = kv.queue(name)
         while True:
             stats = await queue.stats()
@@ -204,7 +204,7 @@ _LIMIT: Final = click.option(
 async def peek_command(options: Options, name: str, kind: Any, message_id: str | None, limit: int) -> int | None:
     """Look at the first messages of a queue; they stay where they are."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         if message_id is not None:
             found = await kv.queue(name).find(message_id)
             infos = [] if found is None else [found]
@@ -225,7 +225,7 @@ async def peek_command(options: Options, name: str, kind: Any, message_id: str |
 async def dead_command(options: Options, name: str, limit: int) -> int | None:
     """Look at the dead letters that are kept with a queue."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         _print_infos(await kv.queue(name).dead.peek(limit=limit), options)
     return None
 
@@ -244,7 +244,7 @@ async def requeue_command(
     if bool(ids) + everything + to_origin != 1:
         fail(USAGE, "give ids of dead letters, --all or --to-origin")
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         queue = kv.queue(name)
         if to_origin:
             count = await queue.requeue_to_origin()
@@ -293,7 +293,7 @@ async def send_command(
         "headers": parse_headers(headers),
         "keys_if_undelivered": [options.key(text) for text in if_undelivered],
     }
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         sent = await kv.queue(name).send_batch(messages, **sending)
     for one in sent:
         if options.as_json:
@@ -324,7 +324,7 @@ def parse_headers(texts: Sequence[str]) -> dict[str, str]:
 async def receive_command(options: Options, name: str, most: int, wait: timedelta, keep: bool) -> int | None:
     """Take messages and print them; printed ones are done. Nothing there: status 1."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         batch = await kv.queue(name).receive_batch(max=most, wait=wait)
         for message in batch:
             if options.as_json:
@@ -357,7 +357,7 @@ def _message_json(message: kvorum.Message) -> dict[str, object]:
 async def cancel_command(options: Options, name: str, ids: tuple[str, ...]) -> int | None:
     """Delete messages that are in nobody's hands."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         done = [await kv.queue(name).cancel(id) for id in ids]
     for id, cancelled in zip(ids, done, strict=True):
         if options.as_json:
@@ -376,7 +376,7 @@ async def cancel_command(options: Options, name: str, ids: tuple[str, ...]) -> i
 async def reschedule_command(options: Options, name: str, id: str, delay: timedelta) -> int | None:
     """Change when a message is due that is in nobody's hands."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         done = await kv.queue(name).reschedule(id, delay=delay)
     if options.as_json:
         print_json({"id": id, "rescheduled": done})
@@ -417,7 +417,7 @@ async def define_command(
         if len(parts) != 2:
             fail(USAGE, f"--exponential takes BASE,CAP, as in 1s,10m: got {exponential!r}")
         more["backoff"] = kvorum.Exponential(parts[0], cap=parts[1])
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.queue(name).define(**more)
     if options.as_json:
         print_json({"queue": name})
@@ -434,7 +434,7 @@ def _duration(text: str) -> timedelta:
 @runs
 async def pause_command(options: Options, name: str) -> int | None:
     """Hand out no more messages until `kvorum queue resume`."""
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.queue(name).pause()
     if options.as_json:
         print_json({"queue": name, "paused": True})
@@ -448,7 +448,7 @@ async def pause_command(options: Options, name: str) -> int | None:
 async def resume_command(options: Options, name: str) -> int | None:
     """Hand out messages again."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.queue(name).resume()
     if options.as_json:
         print_json({"queue": name, "paused": False})
@@ -463,7 +463,7 @@ async def resume_command(options: Options, name: str) -> int | None:
 async def purge_command(options: Options, name: str, dead: bool) -> int | None:
     """Delete the messages that are in nobody's hands, and print how many."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         queue = kv.queue(name)
         count = await (queue.dead.purge() if dead else queue.purge())
     _print_count(count, options)
@@ -477,7 +477,7 @@ async def purge_command(options: Options, name: str, dead: bool) -> int | None:
 async def remove_command(options: Options, name: str) -> int | None:
     """Delete a queue with all that is in it, dead letters and policy too, and print how many messages."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         count = await kv.queue(name).remove()
     _print_count(count, options)
     return None

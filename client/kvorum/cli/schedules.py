@@ -34,7 +34,7 @@ def schedule_group() -> None:
 async def list_command(options: Options) -> int | None:
     """List the schedules, with their next ticks."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         schedules = await kv.schedules()
     if options.as_json:
         for schedule in schedules:
@@ -107,7 +107,7 @@ async def set_command(
     if (queue is None) == (topic is None):
         fail(USAGE, "give --queue or --topic")
     message = options.value(value)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.schedule(name, cron, queue=queue, topic=topic, value=message, headers=parse_headers(headers), **more)
     if options.as_json:
         print_json({"name": name})
@@ -121,7 +121,7 @@ async def set_command(
 async def remove_command(options: Options, name: str) -> int | None:
     """Remove a schedule; the messages that it has sent stay."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.unschedule(name)
     if options.as_json:
         print_json({"name": name})

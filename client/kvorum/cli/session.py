@@ -19,10 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import kvorum
 from kvorum import errors
 from kvorum.cli import notation
 from kvorum.keys import Key
 from kvorum.target import Cluster, Folder, parse_target
+from kvorum.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, ChannelTls, Tls
 
 OK: Final = 0
 NOT_FOUND: Final = 1
@@ -75,6 +77,16 @@ class Options:
     timeout: timedelta
     as_json: bool
     python: bool
+    tls: Tls | None = None
+
+    def open(self) -> kvorum.Opening:
+        """The database, about to be opened."""
+        return kvorum.open_kv(self.url, timeout=self.timeout, tls=self.tls)
+
+    @property
+    def channel_tls(self) -> ChannelTls | None:
+        """For connections to nodes of one's own; None: without TLS."""
+        return None if self.tls is None else ChannelTls(self.tls)
 
     @property
     def target(self) -> Folder | Cluster:
@@ -102,17 +114,61 @@ def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
     """Make a coroutine function the body of a click command: errors become one line and an exit status."""
 
     @functools.wraps(action)
-    def run(url: str | None, timeout: timedelta, as_json: bool, python: bool = False, **arguments: Any) -> None:
+    def run(
+        url: str | None,
+        timeout: timedelta,
+        as_json: bool,
+        python: bool = False,
+        ca: str | None = None,
+        cert: str | None = None,
+        key_file: str | None = None,
+        server_name: str | None = None,
+        **arguments: Any,
+    ) -> None:
         if not url:
             fail(USAGE, "which database? give --url, or set KVORUM_URL, to a folder or kvorum://host:port,…")
-        sys.exit(_outcome(action(Options(url, timeout, as_json, python), **arguments)))
+        try:
+            tls = None if ca is None and cert is None and key_file is None else Tls(ca, cert, key_file, server_name)
+        except errors.InvalidArgument as error:
+            fail(USAGE, str(error))
+        sys.exit(_outcome(action(Options(url, timeout, as_json, python, tls), **arguments)))
 
     return run
+
+
+def tls_options(function: Callable[P, None]) -> Callable[P, None]:
+    """How the nodes are spoken to."""
+    for option in (
+        click.option(
+            "--server-name",
+            envvar=NAME_VARIABLE,
+            metavar="NAME",
+            help=f"The name that nodes' certificates must have, whatever the address; default ${NAME_VARIABLE}.",
+        ),
+        click.option(
+            "--key", "key_file", envvar=KEY_VARIABLE, metavar="FILE", help=f"Its key; default ${KEY_VARIABLE}."
+        ),
+        click.option(
+            "--cert",
+            envvar=CERT_VARIABLE,
+            metavar="FILE",
+            help=f"Certificate to show to nodes that demand one; default ${CERT_VARIABLE}.",
+        ),
+        click.option(
+            "--ca",
+            envvar=CA_VARIABLE,
+            metavar="FILE",
+            help=f"Speak TLS, and take certificates of this CA ('system': this machine's CAs); default ${CA_VARIABLE}.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def database_options(function: Callable[P, None]) -> Callable[P, None]:
     """The options that every command has."""
     for option in (
+        tls_options,
         click.option("--py", "python", is_flag=True, help="Keys and values are Python literals: ('a', 1)."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
         click.option(

@@ -21,6 +21,7 @@ from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.route import Address, name
 from kvorum.embedded import open_embedded
 from kvorum.target import Cluster
+from kvorum.tls import ChannelTls
 
 _COLUMNS = (
     "Node",
@@ -53,7 +54,7 @@ async def status_command(options: Options) -> int | None:
             await backend.close()
         answers = [(target.path or ":memory:", answer)]
     else:
-        asked = await asyncio.gather(*(_ask(address, seconds) for address in target.addresses))
+        asked = await asyncio.gather(*(_ask(address, seconds, options.channel_tls) for address in target.addresses))
         answers = [(name(address), answer) for address, answer in zip(target.addresses, asked, strict=True)]
     if options.as_json:
         for address, answer in answers:
@@ -69,8 +70,8 @@ async def status_command(options: Options) -> int | None:
     return UNAVAILABLE if leads else None
 
 
-async def _ask(address: Address, seconds: float) -> pb.StatusResponse | NodeFailed:
-    connection = Connection(address, asyncio.get_running_loop())
+async def _ask(address: Address, seconds: float, tls: ChannelTls | None) -> pb.StatusResponse | NodeFailed:
+    connection = Connection(address, asyncio.get_running_loop(), tls)
     try:
         return await connection.status(seconds)
     except NodeFailed as failure:

@@ -57,7 +57,7 @@ async def watch_command(
     if prefix:
         await _watch_prefix(options, wanted[0], since, keys_only, count)
         return None
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         seen = 0
         async for entries in kv.watch(wanted):
             if options.as_json:
@@ -74,7 +74,7 @@ async def watch_command(
 async def _watch_prefix(
     options: Options, prefix: kvorum.Key, since: str | None, keys_only: bool, count: int | None
 ) -> None:
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         seen = 0
         async for commit in kv.watch_prefix(prefix, since=since, keys_only=keys_only):
             if options.as_json:
@@ -124,7 +124,7 @@ async def enqueue_command(
     """Put a message into the queue."""
     message = options.value(value)
     keys = [options.key(text) for text in if_undelivered]
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         done = await kv.enqueue(message, queue=queue, delay=delay, keys_if_undelivered=keys)
     if options.as_json:
         print_json({"ok": done.ok, "versionstamp": done.versionstamp})
@@ -167,7 +167,7 @@ async def listen_command(options: Options, queue: str, count: int | None) -> int
             enough.set()
 
     _tell_when_nobody_reads(enough.set)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         if enough.is_set():
             return None
         listening = asyncio.create_task(kv.listen_queue(handle, queue=queue, concurrency=1, prefetch=0))

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import click
 
-import kvorum
 from kvorum.cli.policies import shown_duration
 from kvorum.cli.queues import parse_headers
 from kvorum.cli.session import (
@@ -33,7 +32,7 @@ def topic_group() -> None:
 async def list_command(options: Options) -> int | None:
     """List the topics and their subscriptions."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         topics = await kv.topics()
     if options.as_json:
         for topic in topics:
@@ -70,7 +69,7 @@ async def list_command(options: Options) -> int | None:
 @runs
 async def define_command(options: Options, name: str, retention: timedelta | None) -> int | None:
     """Make a topic, or change it."""
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.topic(name).define(retention=retention)
     if options.as_json:
         print_json({"topic": name})
@@ -84,7 +83,7 @@ async def define_command(options: Options, name: str, retention: timedelta | Non
 async def remove_command(options: Options, name: str) -> int | None:
     """Remove a topic with its subscriptions; their queues stay."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.topic(name).remove()
     if options.as_json:
         print_json({"topic": name})
@@ -99,7 +98,7 @@ async def remove_command(options: Options, name: str) -> int | None:
 @runs
 async def subscribe_command(options: Options, name: str, queue: str, since: timedelta | None) -> int | None:
     """Let a queue have a copy of each message, and print how many earlier ones it got."""
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         count = await kv.topic(name).subscribe(queue, since=since)
     if options.as_json:
         print_json({"count": count})
@@ -116,7 +115,7 @@ async def subscribe_command(options: Options, name: str, queue: str, since: time
 async def unsubscribe_command(options: Options, name: str, queue: str) -> int | None:
     """End a subscription; its queue stays."""
     require_existing(options)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         await kv.topic(name).unsubscribe(queue)
     if options.as_json:
         print_json({"topic": name, "queue": queue})
@@ -136,7 +135,7 @@ async def unsubscribe_command(options: Options, name: str, queue: str) -> int | 
 async def send_command(options: Options, name: str, value: str, headers: tuple[str, ...], **more: Any) -> int | None:
     """Send a message, and print the commit's versionstamp."""
     message = options.value(value)
-    async with kvorum.open_kv(options.url, timeout=options.timeout) as kv:
+    async with options.open() as kv:
         done = await kv.topic(name).send(message, headers=parse_headers(headers), **more)
     if options.as_json:
         print_json({"versionstamp": done.versionstamp})

@@ -10,11 +10,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 # starts programs with (fork, then exec) crashed in them before the exec. No client survives a fork anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-import grpc
-
 from kvorum import errors
 from kvorum.cluster.client import ClusterBackend
 from kvorum.cluster.route import Address
+from kvorum.tls import ChannelTls
 
 __all__ = ["Address", "ClusterBackend", "connect"]
 
@@ -24,7 +23,7 @@ async def connect(
     *,
     timeout: float,
     token: str | None = None,
-    tls: grpc.ChannelCredentials | None = None,
+    tls: ChannelTls | None = None,
 ) -> ClusterBackend:
     """Connect to a cluster by the addresses (host, port) of any of its nodes.
 
@@ -39,8 +38,6 @@ async def connect(
             raise errors.InvalidArgument(f"{host!r}, {port!r} is not a host and a port from 1 to 65535")
     if timeout <= 0:
         raise errors.InvalidArgument(f"the timeout must be above 0 s, got {timeout:g}")
-    if tls is not None and not isinstance(tls, grpc.ChannelCredentials):
-        raise errors.InvalidArgument(f"tls must be grpc.ChannelCredentials, got {type(tls).__name__}")
-    backend = ClusterBackend(addresses, token=token, credentials=tls)
+    backend = ClusterBackend(addresses, token=token, tls=tls)
     await backend.open(timeout)
     return backend

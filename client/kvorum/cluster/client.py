@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-import grpc
-
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
@@ -32,6 +30,7 @@ from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
 from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
+from kvorum.tls import ChannelTls
 
 RETURN_TIMEOUT: Final = 10.0
 """Seconds for an attempt to give a message back that came too late."""
@@ -52,7 +51,7 @@ class ClusterBackend:
         addresses: Sequence[Address],
         *,
         token: str | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ChannelTls | None = None,
         rng: random.Random | None = None,
         connect: Callable[..., Connection] = Connection,
     ) -> None:
@@ -80,7 +79,7 @@ class ClusterBackend:
             addresses,
             client_name=client_name,
             token=token or "",
-            credentials=credentials,
+            tls=tls,
             place=self._route.known_place,
         )
         self._heartbeat_fits = connect is Connection
@@ -94,7 +93,7 @@ class ClusterBackend:
             rng,
             client_name=client_name,
             token=token or "",
-            credentials=credentials,
+            tls=tls,
             connect=connect,
             led=self._keep_leases,
         )

@@ -19,6 +19,7 @@ import grpc.aio
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.route import Address, name
+from kvorum.tls import ChannelTls
 
 PULSE: Final = 0.5
 """Seconds between looks at a connection."""
@@ -39,7 +40,8 @@ WRONG_PORT: Final = (
     " + 1; kvorum:// needs the client port)"
 )
 
-OPTIONS: Final = (
+ChannelOptions = tuple[tuple[str, int | str], ...]
+OPTIONS: Final[ChannelOptions] = (
     ("grpc.max_receive_message_length", MAX_RECEIVED),
     ("grpc.max_send_message_length", limits.MAX_FRAME_SIZE),
     # Reconnecting is our business. Shared subchannels would make a new channel wait for an old one's back-off.
@@ -97,16 +99,22 @@ def is_foreign(error: grpc.RpcError) -> bool:
     )
 
 
+def open_channel(target: str, tls: ChannelTls | None, options: ChannelOptions) -> Any:
+    """A `grpc.aio.Channel`."""
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, tls.credentials(), options=(*options, *tls.options))
+
+
 class Connection:
     """A stream: `greet`, then `start`; `ended` tells why it is over; `close` must be called."""
 
-    def __init__(
-        self, address: Address, loop: asyncio.AbstractEventLoop, credentials: grpc.ChannelCredentials | None = None
-    ) -> None:
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, tls: ChannelTls | None = None) -> None:
         self.address = address
+        self._secure = tls is not None
         self.ended: asyncio.Future[NodeFailed] = loop.create_future()
         self._loop = loop
-        self._channel = self._open_channel(name(address), credentials)
+        self._channel = self._open_channel(name(address), tls)
         self._call: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dirty = True
@@ -119,10 +127,8 @@ class Connection:
         self._ping = 0
         self._ping_due = False
 
-    def _open_channel(self, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
-        if credentials is None:
-            return grpc.aio.insecure_channel(target, options=OPTIONS)
-        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
+    def _open_channel(self, target: str, tls: ChannelTls | None) -> Any:
+        return open_channel(target, tls, OPTIONS)
 
     async def greet(self, hello: pb.Hello, timeout: float) -> pb.ServerFrame:
         """Open the stream and return the node's first frame, which holds its HelloReply. Errors: NodeFailed."""

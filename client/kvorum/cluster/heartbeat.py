@@ -25,6 +25,7 @@ import grpc
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.connection import OPTIONS, PATIENCE, SILENCE
 from kvorum.cluster.route import Address, name, parse
+from kvorum.tls import ChannelTls
 
 logger = logging.getLogger("kvorum")
 
@@ -60,7 +61,7 @@ class Heartbeat:
         *,
         client_name: str,
         token: str,
-        credentials: grpc.ChannelCredentials | None,
+        tls: ChannelTls | None,
         place: Callable[[str, Address | None], Address | None] = lambda _, advertised: advertised,
     ) -> None:
         """`place` tells where a node is, by its id and its advertised address; it is called in the thread."""
@@ -69,7 +70,7 @@ class Heartbeat:
         self._addresses = tuple(addresses)
         self._client_name = client_name
         self._token = token
-        self._credentials = credentials
+        self._tls = tls
         self._lock = threading.Lock()
         self._wanted: Wanted | None = None
         self._stream: _Stream | None = None
@@ -141,7 +142,7 @@ class Heartbeat:
                 if wanted is not seen:
                     seen, hint = wanted, wanted.address  # the client knows better
                 address = hint or self._addresses[turn % len(self._addresses)]
-                stream = self._stream = _Stream(address, self._hello(wanted), self._credentials, dead, self._place)
+                stream = self._stream = _Stream(address, self._hello(wanted), self._tls, dead, self._place)
             turn += hint is None
             stream.hold()
             with self._lock:
@@ -182,7 +183,7 @@ class _Stream:
         self,
         address: Address,
         hello: pb.Hello,
-        credentials: grpc.ChannelCredentials | None,
+        tls: ChannelTls | None,
         dead: Mapping[Address, int],
         place: Callable[[str, Address | None], Address | None],
     ) -> None:
@@ -198,7 +199,7 @@ class _Stream:
         self._place = place
         self._address = address
         self._hello = hello
-        self._credentials = credentials
+        self._tls = tls
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Something in it: look at once."""
         self._over = threading.Event()
@@ -242,9 +243,9 @@ class _Stream:
 
     def _open_channel(self) -> grpc.Channel:
         target = name(self._address)
-        if self._credentials is None:
+        if self._tls is None:
             return grpc.insecure_channel(target, options=OPTIONS)
-        return grpc.secure_channel(target, self._credentials, options=OPTIONS)
+        return grpc.secure_channel(target, self._tls.credentials(), options=(*OPTIONS, *self._tls.options))
 
     def _take(self, frame: pb.ServerFrame) -> None:
         self.answered = True

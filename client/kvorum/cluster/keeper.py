@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.calls import Calls
@@ -28,6 +26,7 @@ from kvorum.cluster.reads import Reads
 from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import Writes
+from kvorum.tls import ChannelTls
 
 logger = logging.getLogger("kvorum")
 
@@ -105,7 +104,7 @@ class Keeper:
         *,
         client_name: str,
         token: str,
-        credentials: grpc.ChannelCredentials | None,
+        tls: ChannelTls | None,
         connect: Callable[..., Connection] = Connection,
         led: Callable[[], None] = lambda: None,
     ) -> None:
@@ -124,7 +123,7 @@ class Keeper:
         self._rng = rng
         self._client_name = client_name
         self._token = token
-        self._credentials = credentials
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._cluster_id = b""
@@ -208,7 +207,7 @@ class Keeper:
             if self._route.hopeless and not self._under_way.expecting():
                 await self._rest()
             address = self._route.next()
-            connection = self._connect(address, self._loop, self._credentials)
+            connection = self._connect(address, self._loop, self._tls)
             farewell = None
             try:
                 await self._greet(connection)

@@ -21,7 +21,7 @@ async def ended() -> None:
 
 async def test_a_thread_that_fails_is_logged_and_the_next_beat_tries_again(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
-    heart = Heartbeat(loop, [WANTED.address], client_name="test", token="", credentials=None)
+    heart = Heartbeat(loop, [WANTED.address], client_name="test", token="", tls=None)
     tried = threading.Semaphore(0)
 
     def fail(_: object) -> None:
