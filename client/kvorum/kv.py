@@ -41,7 +41,7 @@ from kvorum.queues.outgoing import SendOptions, enqueue_message
 from kvorum.queues.queue import Queue
 from kvorum.queues.schedules import listed_schedules, schedule_call, schedule_name
 from kvorum.queues.topic import Topic, listed_topics
-from kvorum.steps import DELETE_STEP, DeleteSteps
+from kvorum.steps import DELETE_STEP, delete_in_steps
 from kvorum.target import Folder, parse_target
 from kvorum.tls import TlsOption, resolve
 from kvorum.transaction import DEFAULT_ATTEMPTS, Transaction, run
@@ -292,20 +292,13 @@ class Kv:
 
         Errors: InvalidKey, LimitExceeded.
         """
-        return await self._delete_steps(delete_range_mutation(None, start, end, limit=DELETE_STEP), timeout)
+        mutation = delete_range_mutation(None, start, end, limit=DELETE_STEP)
+        return await delete_in_steps(self._link, mutation, timeout)
 
     async def delete_prefix(self, prefix: Sequence[KeyPart], *, timeout: Duration | None = None) -> int:
         """Remove every key below a prefix, but not the prefix itself. See `delete_range`."""
-        return await self._delete_steps(delete_range_mutation(prefix, None, None, limit=DELETE_STEP), timeout)
-
-    async def _delete_steps(self, mutation: pb.Mutation, timeout: Duration | None) -> int:
-        link = self._link
-        op, within = pb.AtomicWrite(mutations=(mutation,)).SerializeToString(), link.within(timeout)
-        steps = DeleteSteps()
-        while not steps.done:
-            with steps.counting():
-                steps.took(commit_result(await link.backend.write(op, timeout=within)))
-        return steps.deleted
+        mutation = delete_range_mutation(prefix, None, None, limit=DELETE_STEP)
+        return await delete_in_steps(self._link, mutation, timeout)
 
     def atomic(self) -> AtomicOperation:
         """An atomic operation, to be filled and committed."""

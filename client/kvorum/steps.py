@@ -5,13 +5,16 @@ deleted is the last. Others may go on filling the range meanwhile: as a commit t
 write faster than the cluster can.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from kvorum import limits
-from kvorum.commit import CommitResult
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.commit import CommitResult, commit_result
+from kvorum.durations import Duration
 from kvorum.errors import KvorumError
+from kvorum.link import Link
 
 DELETE_STEP: Final = limits.MAX_DELETED_RANGE_KEYS
 
@@ -37,3 +40,16 @@ class DeleteSteps:
             if self.deleted:
                 error.add_note(f"{self.deleted:,} keys of the range had been deleted before")
             raise
+
+
+async def delete_in_steps(
+    link: Link, mutation: pb.Mutation, timeout: Duration | None, told: Callable[[int], None] = lambda deleted: None
+) -> int:
+    """Carry the deletion out; after each commit `told` hears how many keys are gone by then. Returns their number."""
+    op, within = pb.AtomicWrite(mutations=(mutation,)).SerializeToString(), link.within(timeout)
+    steps = DeleteSteps()
+    while not steps.done:
+        with steps.counting():
+            steps.took(commit_result(await link.backend.write(op, timeout=within)))
+        told(steps.deleted)
+    return steps.deleted

@@ -26,7 +26,8 @@ class CrashFile:
         """From now on this process would leave a trace. True if the one before it did. Raises OSError."""
         crashed = self._path.exists() and self._path.stat().st_size > 0
         if crashed:
-            trace = self._path.read_bytes()[:_SHOWN].decode(errors="replace")
+            with self._path.open("rb") as left:
+                trace = left.read(_SHOWN).decode(errors="replace")
             logger.critical("the process before this one crashed, so its state is not trusted: %s", trace)
         self._file = self._path.open("ab", buffering=0)
         faulthandler.enable(self._file, all_threads=False)

@@ -1,7 +1,7 @@
 """The process of a node: `python -m kvorum_node --config FILE`, or `kvorum node --config FILE`.
 
-Exit status: 0 ended on request; 78 refused to start (one line says why); 70 stopped by a fault of the disk or the
-state.
+Exit status: 0 ended on request, or a configuration that was only checked is right; 78 refused to start (one line says
+why); 70 stopped by a fault of the disk or the state.
 """
 
 import argparse
@@ -35,10 +35,13 @@ logger = logging.getLogger("kvorum.node")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until SIGTERM or SIGINT. Returns the exit status."""
     options = vars(_parser().parse_args(arguments))
-    file = options.pop("config")
+    file, only_check = options.pop("config"), options.pop("check_config")
     flags = {name: text for name, text in options.items() if text is not None}
     try:
         config = load(None if file is None else Path(file), os.environ, flags)
+        if only_check:
+            print(f"kvorum node: configuration ok: {described(config)}", flush=True)
+            return 0
         logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
         check_ports(config)
         prepare_folder(config.data_dir)
@@ -57,11 +60,26 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="TOML file with the settings below as keys")
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        help="start nothing: say whether the settings are right (exit status 0, or 78 and why not)",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     for setting in SETTINGS:
         optional: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.switch else {}
         parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"), **optional)
     return parser
+
+
+def described(config: NodeConfig) -> str:
+    """What a configuration comes to, in one line, without its secrets."""
+    members = ", ".join(member.node_id for member in config.members)
+    http = config.http_listen or "no port"
+    return (
+        f"node {config.node_id} of {members}; folder {config.data_dir}; clients on {config.client_listen},"
+        f" HTTP on {http}, peers on {config.peer_listen}"
+    )
 
 
 def _refuse(error: Exception, status: int) -> int:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 FILE: Final = "QUARANTINE"
 MAX_LISTED: Final = 10_000
+MAX_FILE: Final = 40 * MAX_LISTED
+"""Characters of the list that are read; a longer one ends in its middle, so it is refused."""
 
 
 class Skipped(NamedTuple):
@@ -57,7 +59,8 @@ def add(folder: Path, entry: int, number: int) -> list[Skipped]:
 def _read(folder: Path) -> list[Skipped]:
     file = folder / FILE
     try:
-        text = file.read_text("ascii")
+        with file.open(encoding="ascii") as source:
+            text = source.read(MAX_FILE)
     except FileNotFoundError:
         return []
     except UnicodeDecodeError:

@@ -1200,7 +1200,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ..., voter: _Optional[bool] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "cluster_id", "role", "term", "leader", "commit_index", "applied_index", "last_log_index", "durable_index", "state_hash", "peers", "version", "uptime_ms", "statistics")
+    __slots__ = ("node_id", "cluster_id", "role", "term", "leader", "commit_index", "applied_index", "last_log_index", "durable_index", "state_hash", "peers", "version", "uptime_ms", "statistics", "wall_ms", "time_ms")
     class StatisticsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1222,6 +1222,8 @@ class StatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     cluster_id: bytes
     role: str
@@ -1236,7 +1238,9 @@ class StatusResponse(_message.Message):
     version: str
     uptime_ms: int
     statistics: _containers.ScalarMap[str, float]
-    def __init__(self, node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_log_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., state_hash: _Optional[bytes] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    wall_ms: int
+    time_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_log_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., state_hash: _Optional[bytes] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ..., wall_ms: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("node_id", "peer_address", "client_address", "voter", "connected", "match_index", "applied_index", "lag", "snapshot_sent", "snapshot_size")

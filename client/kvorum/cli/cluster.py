@@ -2,30 +2,30 @@
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, ParamSpec
 
 import click
-from rich.console import Console
-from rich.status import Status
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient, TryAgain
+from kvorum.cli.progress import Waiting, on_terminal
 from kvorum.cli.session import (
+    NOT_FOUND,
     OK,
     UNAVAILABLE,
-    Duration,
     Options,
+    cluster_options,
+    dry_run_option,
     echo,
     note,
     print_json,
+    print_plan,
     print_table,
     runs,
-    tls_options,
 )
 from kvorum.target import Cluster
 
@@ -47,28 +47,6 @@ def cluster_group() -> None:
 
     Changes go to the leader, wherever --url points, and are made one at a time.
     """
-
-
-def _options(timeout: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    def decorate(function: Callable[P, None]) -> Callable[P, None]:
-        for option in (
-            tls_options,
-            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-            click.option(
-                "--timeout",
-                type=Duration(),
-                default=timeout,
-                show_default=True,
-                help="How long all of it may take: 500ms, 5s, 2m; a bare number is milliseconds.",
-            ),
-            click.option(
-                "--url", envvar="KVORUM_URL", help="kvorum://host:port,… of some of the nodes; default $KVORUM_URL."
-            ),
-        ):
-            function = option(function)
-        return function
-
-    return decorate
 
 
 _PLACE: Final = (
@@ -97,7 +75,7 @@ def _client(options: Options) -> AdminClient:
 
 
 @cluster_group.command("members")
-@_options("10s")
+@cluster_options("10s")
 @runs
 async def members_command(options: Options) -> int | None:
     """Show the members: who votes, who is connected, who lags."""
@@ -171,7 +149,7 @@ def _share(member: pb.MemberStatus) -> str:
 @cluster_group.command("add")
 @click.argument("node_id", metavar="NODE")
 @_place
-@_options("10m")
+@cluster_options("10m")
 @runs
 async def add_command(
     options: Options, node_id: str, peer_address: str, client_address: str, promote: bool
@@ -187,7 +165,7 @@ async def add_command(
 @cluster_group.command("replace")
 @click.argument("node_id", metavar="NODE")
 @_place
-@_options("10m")
+@cluster_options("10m")
 @runs
 async def replace_command(
     options: Options, node_id: str, peer_address: str, client_address: str, promote: bool
@@ -247,7 +225,7 @@ async def _promote_in_time(client: AdminClient, node_id: str, deadline: float, p
 
 @cluster_group.command("promote")
 @click.argument("node_id", metavar="NODE")
-@_options("30s")
+@cluster_options("30s")
 @runs
 async def promote_command(options: Options, node_id: str) -> int | None:
     """Make a learner that has caught up a voter."""
@@ -257,17 +235,42 @@ async def promote_command(options: Options, node_id: str) -> int | None:
 
 @cluster_group.command("remove")
 @click.argument("node_id", metavar="NODE")
-@_options("30s")
+@dry_run_option
+@cluster_options("30s")
 @runs
-async def remove_command(options: Options, node_id: str) -> int | None:
+async def remove_command(options: Options, node_id: str, dry_run: bool) -> int | None:
     """Take a member out for good: its folder never comes back."""
+    if dry_run:
+        return await _plan_removal(options, node_id)
     await _change(options, "Remove", pb.RemoveRequest(node_id=node_id))
     return _done(options, f"node {node_id} is no member any more; its process may be stopped", node=node_id)
 
 
+async def _plan_removal(options: Options, node_id: str) -> int | None:
+    async with _client(options) as client:
+        view = await client.members(_seconds(options))
+    member = _find(view, node_id)
+    if member is None:
+        names = ", ".join(other.node_id for other in view.members)
+        note(f"kvorum: not found: node {node_id} is not a member; the members are {names}")
+        return NOT_FOUND
+    voters = [other for other in view.members if other.voter and other.node_id != node_id]
+    connected = sum(other.connected for other in voters)
+    leads = view.leader.node_id == node_id
+    role = "learner" if not member.voter else "leader" if leads else "voter"
+    text = (
+        f"would remove {role} {node_id}; {len(voters)} voters would be left, {connected} of them connected,"
+        f" {len(voters) // 2 + 1} needed"
+    )
+    print_plan(
+        options, text, node=node_id, voter=member.voter, leads=leads, voters_left=len(voters), connected_left=connected
+    )
+    return OK
+
+
 @cluster_group.command("transfer")
 @click.argument("node_id", metavar="[NODE]", default="")
-@_options("30s")
+@cluster_options("30s")
 @runs
 async def transfer_command(options: Options, node_id: str) -> int | None:
     """Hand leadership over, to NODE or to whoever has most of the log."""
@@ -285,7 +288,7 @@ async def transfer_command(options: Options, node_id: str) -> int | None:
 
 @cluster_group.command("set-time")
 @click.argument("moment", metavar="TIME")
-@_options("30s")
+@cluster_options("30s")
 @runs
 async def set_time_command(options: Options, moment: str) -> int | None:
     """Let the cluster's time jump forward to TIME: `now`, 2027-01-31T12:00:00+00:00, or Unix milliseconds.
@@ -327,31 +330,19 @@ async def _change(options: Options, method: str, request: Any) -> pb.AdminRespon
 # ---- printing
 
 
-class Progress:
-    """One line on stderr that says what is being waited for: it moves on a terminal, and is printed anew when it
-    changes elsewhere."""
+class Progress(Waiting):
+    """Says what is being waited for also where there is no terminal: a line whenever that changes."""
 
     def __init__(self, text: str) -> None:
+        super().__init__(text)
         self._text = text
-        self._status: Status | None = None
-        if sys.stderr.isatty():
-            self._status = Console(stderr=True, markup=False, highlight=False).status(text)
-
-    def __enter__(self) -> "Progress":
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def show(self, text: str) -> None:
         if text == self._text:
             return
         self._text = text
-        if self._status is not None:
-            self._status.update(text)
+        if on_terminal():
+            self.say(text)
         else:
             note(text)
 

@@ -8,21 +8,26 @@ import click
 
 import kvorum
 from kvorum.cli import notation
+from kvorum.cli.progress import Bar, on_terminal
 from kvorum.cli.session import (
     NOT_FOUND,
     USAGE,
     Duration,
     Options,
     database_options,
+    dry_run_option,
     echo,
     fail,
     note,
     print_json,
+    print_plan,
     print_table,
     require_existing,
     runs,
 )
 from kvorum.keys import Key
+from kvorum.mutation import delete_range_mutation
+from kvorum.steps import DELETE_STEP, delete_in_steps
 
 _COLUMNS = ("Key", "Value", "Versionstamp")
 _MILLISECOND = timedelta(milliseconds=1)
@@ -200,9 +205,10 @@ async def touch_command(options: Options, key: str, expire_in: timedelta | None,
 @click.argument("key")
 @click.option("--prefix", is_flag=True, help="Delete everything below the key, but not the key itself.")
 @_check_options
+@dry_run_option
 @database_options
 @runs
-async def delete_command(options: Options, key: str, prefix: bool, **conditions: Any) -> int | None:
+async def delete_command(options: Options, key: str, prefix: bool, dry_run: bool, **conditions: Any) -> int | None:
     """Delete a key. It is no error if it does not exist; see --if-exists.
 
     With --prefix, delete all keys below it, in many commits if they are many, and print their number.
@@ -210,19 +216,33 @@ async def delete_command(options: Options, key: str, prefix: bool, **conditions:
     wanted, checks = options.key(key), _Checks(**conditions)
     if prefix and checks.given:
         fail(USAGE, f"--prefix and {checks.given[0]} cannot be combined")
+    if dry_run and checks.given:
+        fail(USAGE, f"--dry-run and {checks.given[0]} cannot be combined")
     require_existing(options)
     async with options.open() as kv:
+        if dry_run:
+            number = await kv.count(wanted) if prefix else int(bool(await kv.get(wanted)))
+            print_plan(options, f"would delete {number:,} key(s)", would_delete=number)
+            return None
         if prefix:
-            deleted = await kv.delete_prefix(wanted)
-            if options.as_json:
-                print_json({"deleted": deleted})
-            else:
-                echo(deleted)
+            await _delete_prefix(kv, wanted, options)
             return None
         atomic = kv.atomic()
         checks.add(atomic, wanted)
         done = await atomic.delete(wanted).commit()
     return _report(done, options, checks, wanted)
+
+
+async def _delete_prefix(kv: kvorum.Kv, prefix: Key, options: Options) -> None:
+    """Step by step, so that it can be seen how far it has come."""
+    total = await kv.count(prefix) if on_terminal() else None
+    with Bar("deleting", total) as bar:
+        mutation = delete_range_mutation(prefix, None, None, limit=DELETE_STEP)
+        deleted = await delete_in_steps(kv.link, mutation, None, bar.show)
+    if options.as_json:
+        print_json({"deleted": deleted})
+    else:
+        echo(deleted)
 
 
 def _report(done: kvorum.CommitResult, options: Options, checks: _Checks, key: Key) -> int | None:

@@ -4,6 +4,7 @@ import importlib
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from kvorum._version import __version__
 
@@ -23,6 +24,10 @@ _COMMANDS: Final = {
     "status": ("kvorum.cli.status:status_command", "Show the nodes of a cluster."),
     "certs": ("kvorum.cli.certs:certs_group", "Make and show certificates for TLS."),
     "cluster": ("kvorum.cli.quarantine:cluster_group", "Look at a cluster's members, and change them."),
+    "doctor": ("kvorum.cli.doctor:doctor_command", "Look for what is often wrong."),
+    "top": ("kvorum.cli.top:top_command", "Watch nodes, rates and queues, live."),
+    "bench": ("kvorum.cli.bench:bench_command", "Measure how fast a database is from here."),
+    "completion": ("kvorum.cli.completion:completion_command", "Let a shell complete commands."),
     "node": ("kvorum.cli.node:node_command", "Run one node of a cluster."),
 }
 
@@ -40,6 +45,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands come from the table, so that completing one imports none."""
+        named = [
+            CompletionItem(name, help=text) for name, (_, text) in _COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

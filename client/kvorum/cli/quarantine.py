@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kvorum.cli.cluster import cluster_group
-from kvorum.cli.session import USAGE, echo, fail
+from kvorum.cli.session import USAGE, echo, fail, print_json
 
 
 @cluster_group.command("quarantine")
@@ -17,7 +17,8 @@ from kvorum.cli.session import USAGE, echo, fail
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The node's folder; the node must not run.",
 )
-def quarantine_command(index: int, number: int, data_dir: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def quarantine_command(index: int, number: int, data_dir: Path, as_json: bool) -> None:
     """Have a node skip one commit that it cannot apply: commit NUMBER of the log's entry INDEX.
 
     The node's log names both when it stops. Do the same on every node, before it applies that entry: otherwise their
@@ -29,4 +30,7 @@ def quarantine_command(index: int, number: int, data_dir: Path) -> None:
         listed = add(data_dir, index, number)
     except (QuarantineError, OSError) as error:
         fail(USAGE, str(error))
+    if as_json:
+        print_json({"data_dir": str(data_dir), "skipped": [[one.entry, one.number] for one in listed]})
+        return
     echo(f"{data_dir} skips from its next start on: {', '.join(map(str, listed))}")

@@ -10,16 +10,19 @@ import click
 import kvorum
 from kvorum.cli import notation
 from kvorum.cli.policies import MILLISECOND, policy_json, shown_duration, shown_policy
+from kvorum.cli.progress import Waiting
 from kvorum.cli.session import (
     NOT_FOUND,
     USAGE,
     Duration,
     Options,
     database_options,
+    dry_run_option,
     echo,
     fail,
     note,
     print_json,
+    print_plan,
     print_table,
     require_existing,
     runs,
@@ -458,26 +461,45 @@ async def resume_command(options: Options, name: str) -> int | None:
 @queue_group.command("purge")
 @_NAME
 @click.option("--dead", is_flag=True, help="Its dead letters, instead of its messages.")
+@dry_run_option
 @database_options
 @runs
-async def purge_command(options: Options, name: str, dead: bool) -> int | None:
+async def purge_command(options: Options, name: str, dead: bool, dry_run: bool) -> int | None:
     """Delete the messages that are in nobody's hands, and print how many."""
     require_existing(options)
     async with options.open() as kv:
         queue = kv.queue(name)
-        count = await (queue.dead.purge() if dead else queue.purge())
+        if dry_run:
+            stats = await queue.stats()
+            number = stats.dead if dead else stats.messages - stats.leased
+            what = "dead letter(s)" if dead else f"message(s); {stats.leased:,} are in consumers' hands and would stay"
+            print_plan(options, f"would delete {number:,} {what}", would_delete=number, leased=stats.leased)
+            return None
+        with Waiting(f"purging {name} …"):
+            count = await (queue.dead.purge() if dead else queue.purge())
     _print_count(count, options)
     return None
 
 
 @queue_group.command("remove")
 @_NAME
+@dry_run_option
 @database_options
 @runs
-async def remove_command(options: Options, name: str) -> int | None:
+async def remove_command(options: Options, name: str, dry_run: bool) -> int | None:
     """Delete a queue with all that is in it, dead letters and policy too, and print how many messages."""
     require_existing(options)
     async with options.open() as kv:
-        count = await kv.queue(name).remove()
+        if dry_run:
+            stats = await kv.queue(name).stats()
+            number = stats.messages + stats.dead
+            text = (
+                f"would remove the queue with {stats.messages:,} message(s), {stats.leased:,} of them in consumers'"
+                f" hands, and {stats.dead:,} dead letter(s)"
+            )
+            print_plan(options, text, would_delete=number, leased=stats.leased, dead=stats.dead)
+            return None
+        with Waiting(f"removing {name} …"):
+            count = await kv.queue(name).remove()
     _print_count(count, options)
     return None

@@ -9,12 +9,16 @@ import kvorum
 from kvorum.cli import notation
 from kvorum.cli.queues import parse_headers, shown_time, time_json
 from kvorum.cli.session import (
+    NOT_FOUND,
     USAGE,
     Duration,
     Options,
     database_options,
+    dry_run_option,
     fail,
+    note,
     print_json,
+    print_plan,
     print_table,
     require_existing,
     runs,
@@ -116,12 +120,22 @@ async def set_command(
 
 @schedule_group.command("remove")
 @_NAME
+@dry_run_option
 @database_options
 @runs
-async def remove_command(options: Options, name: str) -> int | None:
+async def remove_command(options: Options, name: str, dry_run: bool) -> int | None:
     """Remove a schedule; the messages that it has sent stay."""
     require_existing(options)
     async with options.open() as kv:
+        if dry_run:
+            found = next((one for one in await kv.schedules() if one.name == name), None)
+            if found is None:
+                note(f"kvorum: not found: schedule {name}")
+                return NOT_FOUND
+            next_at = shown_time(found.next_at) or "never"
+            text = f"would remove the schedule {found.cron} ({found.time_zone}), due next: {next_at}"
+            print_plan(options, text, **_as_json(found))
+            return None
         await kv.unschedule(name)
     if options.as_json:
         print_json({"name": name})

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +32,19 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 3
 UNKNOWN: Final = 4
 INTERRUPTED: Final = 130
+
+STATUSES: Final[Mapping[int, str]] = {
+    OK: "done",
+    NOT_FOUND: "not found, or a check failed: nothing was changed; of `kvorum doctor`: a check says FAIL",
+    USAGE: "wrong usage, or else nothing that repeating would mend",
+    UNAVAILABLE: "unavailable: certainly nothing was applied; try again",
+    UNKNOWN: "unknown outcome: it may or may not have been applied; look",
+    70: "`kvorum node`: stopped by a fault of the disk or the state",
+    73: "`kvorum node`: the disk is full",
+    78: "`kvorum node`: refused to start; the line says why",
+    INTERRUPTED: "interrupted",
+}
+"""What a program that calls `kvorum` needs to know of its exit status."""
 
 _UNMENDABLE: Final = (
     errors.InvalidArgument,
@@ -112,7 +125,15 @@ class Options:
 
 def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
     """Make a coroutine function the body of a click command: errors become one line and an exit status."""
+    return _runs(action, url_is_needed=True)
 
+
+def runs_without_url(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
+    """The same; the `url` of its options may be empty."""
+    return _runs(action, url_is_needed=False)
+
+
+def _runs(action: Callable[..., Awaitable[int | None]], *, url_is_needed: bool) -> Callable[..., None]:
     @functools.wraps(action)
     def run(
         url: str | None,
@@ -125,13 +146,13 @@ def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
         server_name: str | None = None,
         **arguments: Any,
     ) -> None:
-        if not url:
+        if not url and url_is_needed:
             fail(USAGE, "which database? give --url, or set KVORUM_URL, to a folder or kvorum://host:port,…")
         try:
             tls = None if ca is None and cert is None and key_file is None else Tls(ca, cert, key_file, server_name)
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
-        sys.exit(_outcome(action(Options(url, timeout, as_json, python, tls), **arguments)))
+        sys.exit(_outcome(action(Options(url or "", timeout, as_json, python, tls), **arguments)))
 
     return run
 
@@ -182,6 +203,43 @@ def database_options(function: Callable[P, None]) -> Callable[P, None]:
     ):
         function = option(function)
     return function
+
+
+def cluster_options(timeout: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """The options of a command for nodes; `timeout` is the default of all of it."""
+
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        for option in (
+            tls_options,
+            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+            click.option(
+                "--timeout",
+                type=Duration(),
+                default=timeout,
+                show_default=True,
+                help="How long all of it may take: 500ms, 5s, 2m; a bare number is milliseconds.",
+            ),
+            click.option(
+                "--url", envvar="KVORUM_URL", help="kvorum://host:port,… of some of the nodes; default $KVORUM_URL."
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def dry_run_option(function: Callable[P, None]) -> Callable[P, None]:
+    """For commands that destroy."""
+    return click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")(function)
+
+
+def print_plan(options: Options, text: str, **facts: object) -> None:
+    """What a dry run has found: one line, or an object with `dry_run` and the facts."""
+    if options.as_json:
+        print_json({"dry_run": True, **facts})
+    else:
+        echo(text)
 
 
 def _outcome(action: Awaitable[int | None]) -> int:

@@ -1,18 +1,24 @@
 """`kvorum topic …`: messages for several queues."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import click
 
+import kvorum
 from kvorum.cli.policies import shown_duration
 from kvorum.cli.queues import parse_headers
 from kvorum.cli.session import (
+    NOT_FOUND,
     Duration,
     Options,
     database_options,
+    dry_run_option,
     echo,
+    note,
     print_json,
+    print_plan,
     print_table,
     require_existing,
     runs,
@@ -78,15 +84,30 @@ async def define_command(options: Options, name: str, retention: timedelta | Non
 
 @topic_group.command("remove")
 @_NAME
+@dry_run_option
 @database_options
 @runs
-async def remove_command(options: Options, name: str) -> int | None:
+async def remove_command(options: Options, name: str, dry_run: bool) -> int | None:
     """Remove a topic with its subscriptions; their queues stay."""
     require_existing(options)
     async with options.open() as kv:
+        if dry_run:
+            return _plan_removal(options, name, await kv.topics())
         await kv.topic(name).remove()
     if options.as_json:
         print_json({"topic": name})
+    return None
+
+
+def _plan_removal(options: Options, name: str, topics: Sequence[kvorum.TopicInfo]) -> int | None:
+    topic = next((one for one in topics if one.name == name), None)
+    if topic is None:
+        note(f"kvorum: not found: topic {name}")
+        return NOT_FOUND
+    text = (
+        f"would remove the topic with {len(topic.queues):,} subscription(s) and {topic.retained:,} retained message(s)"
+    )
+    print_plan(options, text, queues=list(topic.queues), retained=topic.retained)
     return None
 
 

@@ -1,6 +1,7 @@
 """The unary methods: for other languages and for hand work."""
 
 import asyncio
+import resource
 import time
 from functools import partial
 from typing import Any
@@ -82,7 +83,9 @@ class Unary:
             state_hash=store.state_hash(),
             version=__version__,
             uptime_ms=int((time.monotonic() - self._started_at) * 1000),
-            statistics={**status.statistics, **self._service.statistics()},
+            wall_ms=time.time_ns() // 1_000_000,
+            time_ms=self._service.consensus.now_ms(),
+            statistics={**status.statistics, **self._service.statistics(), "files_limit": files_limit()},
         )
         for peer in status.peers:
             response.peers.add(
@@ -93,6 +96,12 @@ class Unary:
                 voter=not peer.learner,
             )
         return response
+
+
+def files_limit() -> float:
+    """How many files this process may open: each client takes one. -1: no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float(soft if soft != resource.RLIM_INFINITY else -1)
 
 
 def time_left(context: Any) -> float:

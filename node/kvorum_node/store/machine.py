@@ -295,6 +295,7 @@ class Store:
             "rows": stat["entries"],
             "tree_depth": stat["depth"],
             "readers": info["num_readers"],
+            "readers_limit": info["max_readers"],
             "snapshots": self._home.live.users,
             "keys": state.keys,
             "messages": state.messages,

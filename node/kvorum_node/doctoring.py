@@ -1,0 +1,69 @@
+"""What `kvorum doctor` needs to know of a node's configuration, without starting the node."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvorum_raft.errors import ConfigurationError
+
+from .config import NodeConfig, listen_parts, load
+from .space import reserve
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """`ports` are (what, host, port); `members` the client addresses of all members, `client_address` its own;
+    `least_free` makes the bytes that are kept free from a disk's size; `oddities` are (what was seen, what to do)."""
+
+    node_id: str
+    data_dir: Path
+    ports: tuple[tuple[str, str, int], ...]
+    members: tuple[str, ...]
+    client_address: str
+    other_hosts: tuple[str, ...]
+    least_free: Callable[[int], int]
+    oddities: tuple[tuple[str, str], ...]
+
+
+def node_facts(file: Path) -> NodeFacts:
+    """Read a node's file, and the variables, as the node would. Raises ConfigurationError with one line."""
+    config = load(file, os.environ, {})
+    own = next(member for member in config.members if member.node_id == config.node_id)
+    listens = [("clients", config.client_listen), ("peers", config.peer_listen)]
+    if config.http_listen:
+        listens.append(("HTTP", config.http_listen))
+    others = [member for member in config.members if member.node_id != config.node_id]
+    return NodeFacts(
+        config.node_id,
+        config.data_dir,
+        tuple((what, *listen_parts(address)) for what, address in listens),
+        tuple(member.client_address for member in config.members),
+        own.client_address,
+        tuple(listen_parts(member.peer_address)[0] for member in others),
+        (lambda size: config.min_free_mb * MEBIBYTE) if config.min_free_mb else reserve,
+        tuple(_oddities(config)),
+    )
+
+
+def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
+    found = []
+    number = len(config.members)
+    if number == 1 and not config.join:
+        found.append(("it lists itself only, so it forms a cluster of its own", "list all members, or set join = true"))
+    elif number % 2 == 0:
+        found.append(
+            (f"it lists {number} members, an even number", "a cluster of 3 survives as many losses as one of 4")
+        )
+    if config.kv_connect_open:
+        found.append(("KV Connect is open to whoever reaches the port", "set kv_connect_token"))
+    if config.log_level == "debug":
+        found.append(("log_level is debug, which is slow", "use info"))
+    if not config.scrub_interval_s:
+        found.append(("scrub_interval_s is 0: damage on the disk is found late", "leave it at its default"))
+    return found
+
+
+__all__ = ["ConfigurationError", "NodeFacts", "node_facts"]
