@@ -213,7 +213,7 @@ def _cells(row: NodeRow) -> tuple[str, ...]:
         f"{row.lag:,}",
         f"{row.rates.get('commits_per_s', 0):,.0f}",
         f"{row.rates.get('reads_per_s', 0):,.0f}",
-        f"{figures['connections']:.0f}" if "connections" in figures else "",
+        f"{figures['clients']:.0f}" if "clients" in figures else "",
         f"{figures['loop_lag_worst'] * 1000:.0f} ms" if "loop_lag_worst" in figures else "",
         shown_bytes(figures["disk_free_bytes"]) if "disk_free_bytes" in figures else "",
     )

@@ -21,7 +21,7 @@ RATES: Final[Mapping[str, str]] = {
 _GAUGES: Final[Mapping[str, str]] = {
     "keys": "keys",
     "messages": "messages",
-    "connections": "streams",
+    "clients": "sessions_connected",
     "disk_free_bytes": "disk_free_bytes",
     "loop_lag_worst": "loop_lag_worst",
 }
