@@ -225,8 +225,8 @@ async def beside(cluster: DevCluster, what: str, work: "asyncio.Future[str] | No
     stop.set()
     samples = await probing
     after = [await in_thread(figures, cluster, number) for number in range(3)]
-    lag = max(one["kvorum_loop_lag_worst"] for one in after) * 1000
-    elections = after[0]["kvorum_term"] - terms[0]["kvorum_term"]
+    lag = max(one["kvorum_debug_loop_lag_worst"] for one in after) * 1000
+    elections = after[0]["kvorum_raft_term"] - terms[0]["kvorum_raft_term"]
     p50, p99, worst = (milliseconds(samples, part) for part in (0.5, 0.99, 1.0))
     print(
         f"{what:<30} {told:<52} gRPC sets beside it: p50 {p50:5.1f}  p99 {p99:6.1f}  worst {worst:6.1f} ms"

@@ -99,6 +99,7 @@ class Replica:
             common_data_version=raft.common_data_version,
             on_late=self._hand_over.late,
             more_statistics=(
+                lambda: {"state_rebuilt": float(store.rebuilt), **api.statistics()},
                 space.statistics,
                 self._hand_over.statistics,
                 self._scrubber.statistics,

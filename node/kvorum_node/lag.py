@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from kvorum_raft.histogram import Histogram
+
 from .timers import Handle, Timers
 
 PERIOD = 0.1
@@ -20,6 +22,7 @@ class LoopLag:
         self._handle: Handle | None = None
         self._due = 0.0
         self._last = self._worst = self._worst_ever = 0.0
+        self.seconds = Histogram()
 
     def start(self) -> None:
         self._plan()
@@ -42,6 +45,7 @@ class LoopLag:
         self._last = max(0.0, self._timers.time() - self._due)
         self._worst = max(self._worst, self._last)
         self._worst_ever = max(self._worst_ever, self._last)
+        self.seconds.observe(self._last)
         self._plan()
         if self._on_late is not None:
             self._on_late(self._last)

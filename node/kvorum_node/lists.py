@@ -18,10 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from time import perf_counter
 from typing import Any, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 
+from .metrics.operations import Meter, code_of_read
 from .store import Snapshot, Store, StoreFault, make_bare_entry, make_entry
 from .timers import Alarm
 
@@ -61,6 +63,7 @@ class ReadJob:
         """Its taker's turn; neither queued nor in the thread's hands."""
         self.cancelled = False
         self.too_old = False
+        self.begun_at = perf_counter()
 
     def resume(self) -> None:
         self._reader.resume(self)
@@ -197,6 +200,8 @@ class ListReader:
         self.damage = ""
         """What was found in the data file, if it is damaged."""
         self._served = self._slices = self._too_old = 0
+        self.meter = Meter()
+        """Of lists."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -222,7 +227,10 @@ class ListReader:
     ) -> ListJob | None:
         """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is."""
         job = ListJob(self, read, taker, time_ms)
-        return job if self.begin(job) else None
+        if self.begin(job):
+            return job
+        self.meter.refused(code_of_read(pb.READ_STATUS_OVERLOADED))
+        return None
 
     def begin(self, job: ReadJob) -> bool:
         """Take a job; False if too many wait."""
@@ -288,12 +296,19 @@ class ListReader:
             self._open.pop(job, None)
             self._served += 1
             self._too_old += job.too_old
+            if isinstance(job, ListJob):
+                self._count(job, part)
             while self._waiting and len(self._open) < MAX_OPEN:
                 self._begin(self._waiting.popleft())
         if not job.cancelled:
             job.deliver(part)
         elif part.more:
             self.resume(job)
+
+    def _count(self, job: ListJob, last: Any) -> None:
+        self.meter.answered(perf_counter() - job.begun_at)
+        if last.status != pb.READ_STATUS_OK:
+            self.meter.others["cancelled" if job.cancelled else code_of_read(last.status)] += 1
 
     def _look_for_old(self) -> None:
         """Give up the snapshots of readers that do not come back for more."""

@@ -14,7 +14,7 @@ fill the queue must not keep messages from being handed out or released.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, RaftError, Unknow
 from kvorum_raft.seams import Applied, Consensus
 
 from .store import DATA_VERSION
+from .store.answers import Outputs
 from .timers import Timers
 
 Done = Callable[[Any, RaftError | None], None]
@@ -151,7 +152,9 @@ class Proposer:
         self._scheduled = False
         self._stopped = False
         self._when_idle: list[Callable[[], None]] = []
-        self._entries = self._commands = self._commits = self._refused = 0
+        self._entries = self._commands = self._commits = self._refused = self._failed = 0
+        self.outcomes: Counter[int] = Counter()
+        """Of writes that were applied and are not DONE, how many ended with which outcome."""
 
     def submit(self, item: Proposal, *, urgent: bool = False) -> None:
         """Take a command. `on_done` may be called before this returns: Overloaded when too much waits, NotLeader
@@ -168,6 +171,7 @@ class Proposer:
             full = line.weight + item.weight > bounds.queued_weight or line.size + len(item.data) > bounds.queued_bytes
         if full and line.waiting:
             self._refused += 1
+            self._failed += 1
             item.on_done(None, Overloaded("too many commands wait to be proposed"))
             return
         line.push(item)
@@ -198,6 +202,7 @@ class Proposer:
             "proposer_commands": self._commands,
             "proposer_commits": self._commits,
             "proposer_refused": self._refused,
+            "proposer_failed": self._failed,
             "proposer_waiting": self._line.weight + self._urgent.weight,
             "proposer_in_flight": self._in_flight,
         }
@@ -222,6 +227,7 @@ class Proposer:
             try:
                 future = self._consensus.propose(b"".join([self._header(), *[item.data for item in batch]]))
             except (NotLeader, Overloaded, NoSpace) as error:
+                self._failed += len(batch)
                 for item in batch:
                     item.on_done(None, error)
                 if isinstance(error, NotLeader):
@@ -268,6 +274,7 @@ class Proposer:
         self._flush()
         error = _error_of(future)
         if error is not None:
+            self._failed += len(batch)
             for item in batch:
                 item.on_done(None, error)
             self._tell_idle()
@@ -277,10 +284,13 @@ class Proposer:
             raise AssertionError(f"{len(batch)} commands proposed, {len(outputs)} outputs applied")
         for item, output in zip(batch, outputs, strict=True):
             item.on_done(output, None)
+        if isinstance(outputs, Outputs) and outputs.others:
+            self.outcomes.update(outputs.others)
         self._tell_idle()
 
     def _fail_waiting(self, error: RaftError) -> None:
         for line in (self._urgent, self._line):
+            self._failed += len(line.waiting)
             while line.waiting:
                 line.pop().on_done(None, error)
 

@@ -7,6 +7,7 @@ come to nothing because the leader was lost is answered as "no leader": the clie
 
 from collections.abc import Callable, Generator
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from kvorum import limits
@@ -20,6 +21,7 @@ from .aside import Problem, Work, aside
 from .barrier import Barrier
 from .cron import Cron
 from .lists import ListReader
+from .metrics.operations import Meter, code_of_read
 from .proposer import Proposer, proposal
 from .queue_jobs import Chunk, Job, QueueJobs
 from .queue_rates import QueueRates
@@ -43,12 +45,13 @@ Reply = Callable[[pb.QueueReply], None]
 class Call:
     """A call under way. After `cancel` its answer goes nowhere, and what can be stopped is."""
 
-    __slots__ = ("_calls", "_reply", "ended", "number", "stop")
+    __slots__ = ("_calls", "_reply", "begun_at", "ended", "number", "stop")
 
     def __init__(self, calls: "QueueCalls", number: int, reply: Reply) -> None:
         self._calls = calls
         self._reply: Reply | None = reply
         self.number = number
+        self.begun_at = perf_counter()
         self.ended = False
         self.stop: Callable[[], None] | None = None
         """How to stop what works for it."""
@@ -70,7 +73,7 @@ class Call:
             return
         self.ended = True
         self.stop = None
-        self._calls.left(self)
+        self._calls.left(self, answer)
         if self._reply is not None:
             answer.id = self.number
             self._reply(answer)
@@ -102,6 +105,7 @@ class QueueCalls:
         self._jobs = QueueJobs(proposer, timers)
         self._under_way: set[Call] = set()
         self._served = 0
+        self.meter = Meter()
 
     def submit(self, request: pb.QueueCall, reply: Reply) -> Call:
         """Take a call; `reply` is called once, possibly before this returns."""
@@ -122,10 +126,13 @@ class QueueCalls:
                 call.fail(pb.READ_STATUS_INVALID, str(error))
         return call
 
-    def left(self, call: Call) -> None:
+    def left(self, call: Call, answer: pb.QueueReply) -> None:
         """A call has ended."""
         self._under_way.discard(call)
         self._served += 1
+        self.meter.answered(perf_counter() - call.begun_at)
+        if answer.status != pb.READ_STATUS_OK:
+            self.meter.others[code_of_read(answer.status) if answer.status else "cancelled"] += 1
 
     def statistics(self) -> dict[str, float]:
         return {

@@ -9,6 +9,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -16,6 +17,7 @@ from kvorum_raft.errors import Overloaded, RaftError
 
 from .barrier import Barrier
 from .lists import ListJob, ListReader
+from .metrics.operations import OK, Meter, code_of_read
 from .store import Store, StoreFault
 from .timers import Alarm, Timers
 
@@ -87,6 +89,8 @@ class Reads:
         self._tie = 0
         self._overdue = Alarm(timers, self._drop_overdue)
         self._served = 0
+        self.meter = Meter()
+        """Of point reads; the times are those of linearizable ones."""
         self.damage = ""
         """What was found in the data file, if it is damaged."""
 
@@ -97,11 +101,11 @@ class Reads:
         for item in items:
             problem = check_read(item.read)
             if problem:
-                _refuse(item, pb.READ_STATUS_INVALID, problem)
+                self._refuse(item, pb.READ_STATUS_INVALID, problem)
             elif unreadable:
-                _refuse(item, pb.READ_STATUS_NO_LEADER, unreadable)
+                self._refuse(item, pb.READ_STATUS_NO_LEADER, unreadable)
             elif self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES:
-                _refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
+                self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
             else:
                 self._under_way += 1
                 item.size = item.read.ByteSize()
@@ -111,7 +115,8 @@ class Reads:
                 else:
                     self._when_applied(item)
         if strong:
-            self._barrier.wait(lambda error: self._passed(strong, error))
+            since = perf_counter()
+            self._barrier.wait(lambda error: self._passed(strong, since, error))
         self._serve_soon()
 
     def resume(self, items: Sequence[PendingRead]) -> None:
@@ -138,11 +143,15 @@ class Reads:
         self._overdue.cancel()
         for _, _, item in self._behind:
             self._leave(item)
-            _refuse(item, pb.READ_STATUS_NO_LEADER, "the node stops")
+            self._refuse(item, pb.READ_STATUS_NO_LEADER, "the node stops")
         self._behind.clear()
 
     def statistics(self) -> dict[str, float]:
         return {"reads_served": self._served, "reads_under_way": self._under_way, "reads_behind": len(self._behind)}
+
+    def codes(self) -> dict[str, int]:
+        """How many point reads were answered with what."""
+        return {OK: self._served, **self.meter.others}
 
     def _leave(self, item: PendingRead) -> None:
         self._under_way -= 1
@@ -155,16 +164,17 @@ class Reads:
             return self._barrier.fresh_at < self._timers.time() - read.max_age_ms / 1000
         return True
 
-    def _passed(self, items: Sequence[PendingRead], error: RaftError | None) -> None:
+    def _passed(self, items: Sequence[PendingRead], since: float, error: RaftError | None) -> None:
         if error is None:
             for item in items:
                 self._when_applied(item)
             self.serve()
+            self.meter.seconds.observe(perf_counter() - since, sum([item.job is None for item in items]))
             return
         status = pb.READ_STATUS_OVERLOADED if isinstance(error, Overloaded) else pb.READ_STATUS_NO_LEADER
         for item in items:
             self._leave(item)
-            _refuse(item, status, str(error))
+            self._refuse(item, status, str(error))
 
     def _when_applied(self, item: PendingRead) -> None:
         least = item.read.min_versionstamp
@@ -185,7 +195,7 @@ class Reads:
         heapq.heapify(self._behind)
         for _, _, item in late:
             self._leave(item)
-            _refuse(
+            self._refuse(
                 item,
                 pb.READ_STATUS_NO_LEADER,
                 "this node has not caught up with the newest state that the client has seen",
@@ -219,7 +229,7 @@ class Reads:
                 if read.ranges:
                     item.job = self._lists.submit(read, item.taker, self._now_ms() if read.with_expiry else 0)
                     if item.job is None:
-                        _refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
+                        self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
                     continue
                 answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
                 keys = read.keys
@@ -239,11 +249,15 @@ class Reads:
                 item.reply(answer)
         self._serve_soon()
 
+    def _refuse(self, item: PendingRead, status: "pb.ReadStatus", message: str) -> None:
+        self.meter.refused(code_of_read(status))
+        item.reply(pb.ReadResult(id=item.read.id, status=status, message=message))
+
     def _found_damage(self, item: PendingRead, fault: StoreFault) -> None:
         """Another node may have what cannot be read here, so the client is sent on."""
         logger.critical("a key cannot be read: %s", fault)
         self.damage = str(fault)
-        _refuse(item, pb.READ_STATUS_NO_LEADER, self.damage)
+        self._refuse(item, pb.READ_STATUS_NO_LEADER, self.damage)
 
 
 def check_read(read: pb.Read) -> str:
@@ -269,7 +283,3 @@ def check_read(read: pb.Read) -> str:
     if len(read.min_versionstamp) not in (0, 10):
         return f"a versionstamp has 10 bytes, got {len(read.min_versionstamp)}"
     return ""
-
-
-def _refuse(item: PendingRead, status: "pb.ReadStatus", message: str) -> None:
-    item.reply(pb.ReadResult(id=item.read.id, status=status, message=message))

@@ -11,17 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import RaftError
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.seams import Applied, Consensus, Member
 
 from .admission import Shortage, admit, refuse_all
 from .barrier import Barrier
 from .lag import LoopLag
 from .lists import ListReader
+from .metrics.operations import Meter, code_of_write
 from .proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, write_proposal
 from .queue import Delivery
 from .queue_calls import QueueCalls
@@ -104,6 +107,7 @@ class NodeService:
         )
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
+        self.writes = Meter()
         self._timers = timers
         self._shapes = Shapes()
         self._time_ahead = float("-inf")
@@ -162,7 +166,10 @@ class NodeService:
         no_space = self.no_space()
         shortage = Shortage(no_space, self._is_absent) if no_space else None
         parts, refused = admit(group, shortage, data_version=self.proposer.data_version, shapes=self._shapes)
+        since = perf_counter()
         if refused:
+            for result in refused:
+                self.writes.refused(code_of_write(result.outcome))
             answer(pb.ResultGroup(session=group.session, results=refused))
         for part in parts:
             enqueues = part.enqueues
@@ -172,12 +179,23 @@ class NodeService:
             self.proposer.submit(
                 write_proposal(
                     part.data,
-                    partial(_written, part.group, answer),
+                    partial(self._written, part.group, answer, since),
                     commits=part.commits,
                     weight=part.weight,
                     enqueues=enqueues,
                 )
             )
+
+    def _written(
+        self, group: pb.WriteGroup, answer: Answer, since: float, results: Any, error: RaftError | None
+    ) -> None:
+        if error is None:
+            answer(results)
+            self.writes.answered(perf_counter() - since, len(results.results))
+        else:
+            outcome = outcome_of(error)
+            self.writes.refused(code_of_write(outcome), len(group.writes))
+            answer(refuse_all(group, outcome, str(error)))
 
     def _is_absent(self, key: bytes) -> bool:
         with self.store.snapshot() as snapshot:
@@ -281,9 +299,37 @@ class NodeService:
             self.lag,
         ):
             figures.update(part.statistics())
+        outcomes = self.proposer.outcomes
+        figures["write_conflicts"] = outcomes[pb.OUTCOME_CHECK_FAILED]
+        figures["write_stale_leases"] = outcomes[pb.OUTCOME_STALE_LEASE]
+        figures["corruptions"] = bool(self.reads.damage) + bool(self.lists.damage)
         for more in self._more_statistics:
             figures.update(more())
         return figures
+
+    def counts(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Counters that have labels, by family: see `metrics.table`."""
+        applied = {code_of_write(outcome): times for outcome, times in self.proposer.outcomes.items()}
+        kinds = {
+            "write": self.writes.codes(applied),
+            "read": self.reads.codes(),
+            "list": self.lists.meter.codes(),
+            "queue_call": self.calls.meter.codes(),
+        }
+        return {"kv_ops": {(op, code): times for op, codes in kinds.items() for code, times in codes.items()}}
+
+    def histograms(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
+        """Of seconds, by family."""
+        return {
+            "kv_op_seconds": {
+                ("write",): self.writes.seconds,
+                ("read",): self.reads.meter.seconds,
+                ("list",): self.lists.meter.seconds,
+                ("queue_call",): self.calls.meter.seconds,
+            },
+            "queue_delivery_delay_seconds": {(): self.delivery.delays},
+            "process_loop_lag_seconds": {(): self.lag.seconds},
+        }
 
     # ---- news of the consensus layer
 
@@ -372,13 +418,6 @@ class NodeService:
             answer(session, None)
         else:
             answer(b"", error)
-
-
-def _written(group: pb.WriteGroup, answer: Answer, results: Any, error: RaftError | None) -> None:
-    if error is None:
-        answer(results)
-    else:
-        answer(refuse_all(group, outcome_of(error), str(error)))
 
 
 async def settle_down(service: NodeService, command: pb.Command) -> Any:

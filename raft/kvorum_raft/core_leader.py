@@ -24,6 +24,7 @@ from kvorum_raft.errors import (
     RaftFault,
     UnknownOutcome,
 )
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.progress import Progress
 from kvorum_raft.reads import ReadCallback
 
@@ -433,6 +434,7 @@ class LeaderSide(CoreState):
                 self.entry_clock.observe(node_id, wall_ms, sent_at)
             if sent_at > progress.heard_at:
                 progress.heard_at = sent_at
+                self._time_round(node_id, sent_at)
             self.rounds.answered(node_id, number)
         if reply.low_space and progress.voter:
             self.low_on_space.add(node_id)
@@ -449,6 +451,13 @@ class LeaderSide(CoreState):
         elif progress.refused(reply.prev_index, reply.hint_index):
             self.counters["refusals"] += 1
             self._send_append(node, progress, [])
+
+    def _time_round(self, node_id: str, begun: float) -> None:
+        """It has answered a round for the first time."""
+        trips = self.round_trips.get(node_id)
+        if trips is None:
+            trips = self.round_trips[node_id] = Histogram()
+        trips.observe(self._clock() - begun)
 
     def _snapshot_replied(self, node: Node, reply: pb.SnapshotReply) -> None:
         progress = self._progress.get(node)

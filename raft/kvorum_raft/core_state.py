@@ -21,6 +21,7 @@ from kvorum_raft.core_partners import Install, Listener, Snapshots, Transfer
 from kvorum_raft.entry import Entry, Kind, make
 from kvorum_raft.entry_clock import EntryClock
 from kvorum_raft.errors import Discarded, RaftError, RaftFault, UnknownOutcome
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
 from kvorum_raft.progress import Progress
@@ -66,6 +67,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         clock: Callable[[], float],
         rng: random.Random,
         new_id: Callable[[], bytes],
+        stopwatch: Callable[[], float] | None = None,
         first_payload: Callable[[bytes], bytes] | None = None,
         joining: bool = False,
         incarnation: bytes | None = None,
@@ -82,6 +84,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._listener = listener
         self._timing, self._limits = timing, limits
         self._clock, self._rng, self._new_id = clock, rng, new_id
+        self._stopwatch = clock if stopwatch is None else stopwatch
+        """For what is measured and never judged: a loop's clock may count in milliseconds."""
         self._first_payload = first_payload
         self._joining = joining
         self._incarnation = incarnation
@@ -131,9 +135,10 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._said_last: tuple[int, int] | None = None
         """Follower: the newest round that was answered, and up to where, if that was all there is."""
         self._held: deque[tuple[int, Node, pb.Envelope]] = deque()
-        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted: deque[tuple[int, int, float]] = deque()  # (index, bytes, when) of each entry
         self._uncommitted_bytes = 0
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
+        self._applying_since = 0.0
         self._voters: frozenset[str] = frozenset()
         self._office_proof = float("-inf")
         """Leader: when a message was sent that a quorum has answered, as far as that is known."""
@@ -156,8 +161,15 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self.stopped = False
         self.applied_bytes = 0
         self.counters = dict.fromkeys(
-            ("elections", "pre_votes", "step_downs", "applied", "refusals", "installs", "transfers"), 0
+            (
+                *("elections", "pre_votes", "step_downs", "applied", "refusals", "installs", "transfers"),
+                "leader_changes",
+            ),
+            0,
         )
+        self.commit_seconds, self.apply_seconds = Histogram(), Histogram()
+        self.round_trips: dict[str, Histogram] = {}
+        """Leader: of its rounds, by node id."""
 
     def _take_stored(self) -> None:
         """Start from what journal and machine hold, instead of what the library's constructor assumed."""
@@ -244,6 +256,13 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         lately = self._clock() - self._timing.election_max
         return self.state == LEADER and progress is not None and progress.connected and progress.heard_at > lately
 
+    def clock_offset_ms(self) -> float | None:
+        """This node's wall clock minus the cluster's middle one; None if that is not known."""
+        if self._SyncObj__raftState == LEADER:
+            median = self.entry_clock.median_ms(self._quorum())
+            return None if median is None else float(self.entry_clock.wall_ms() - median)
+        return self.entry_clock.own_offset_ms(self._quorum())
+
     def next_wakeup(self, now: float) -> float:
         """Seconds until the core wants a tick even if nothing happens."""
         wait = self._timing.tick
@@ -303,6 +322,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
 
     def _forget(self, node: Node) -> None:
         self._progress.pop(node, None)
+        self.round_trips.pop(node.id, None)
         if self.snapshots is not None:
             self.snapshots.forget(node)
 
@@ -340,6 +360,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
     def _set_leader(self, leader: Node | None) -> None:
         if leader != self._SyncObj__raftLeader:
             self._SyncObj__raftLeader = leader
+            self.counters["leader_changes"] += leader is not None
             self._listener.role_changed()
 
     def _follow(self, term: int, leader: Node | None) -> None:
@@ -387,7 +408,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         entry = make(kind, self.journal.last_index + 1, self._SyncObj__raftCurrentTerm, time_ms, payload)
         self.entry_clock.entry_seen(time_ms)
         self.journal.append(entry)
-        self._uncommitted.append((entry.index, entry.size))
+        self._uncommitted.append((entry.index, entry.size, self._stopwatch()))
         self._uncommitted_bytes += entry.size
         return entry.index
 
@@ -428,8 +449,12 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         before = self._SyncObj__raftCommitIndex
         self._SyncObj__raftCommitIndex = index
         self.journal.setRaftCommitIndex(index)
-        while self._uncommitted and self._uncommitted[0][0] <= index:
-            self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+        if self._uncommitted:
+            now = self._stopwatch()
+            while self._uncommitted and self._uncommitted[0][0] <= index:
+                _, size, since = self._uncommitted.popleft()
+                self._uncommitted_bytes -= size
+                self.commit_seconds.observe(now - since)
         noop = self._SyncObj__noopIDx
         if self._SyncObj__raftState == LEADER and noop is not None and before < noop <= index:
             self.rounds.term_committed(index)
@@ -449,6 +474,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
             if self._applying is None:
                 following = self.journal.entry(self._SyncObj__raftLastApplied + 1)
                 self._applying = (following, self._SyncObj__doApplyCommand(following))
+                self._applying_since = self._stopwatch()
             entry = self._applying[0]
             answers = entry.index in self._SyncObj__commandsWaitingCommit
             if not self._apply_slice(*self._applying):
@@ -479,7 +505,9 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._SyncObj__raftLastApplied = entry.index
         self.counters["applied"] += 1
         self.applied_bytes += entry.size
-        applied = Applied(entry.index, entry.time_ms, result)
+        seconds = self._stopwatch() - self._applying_since
+        self.apply_seconds.observe(seconds)
+        applied = Applied(entry.index, entry.time_ms, result, seconds)
         waiting = self._SyncObj__commandsWaitingCommit.pop(entry.index, ())
         self._isolated(self._listener.applied, applied)
         for term, callback in waiting:

@@ -143,14 +143,18 @@ class EntryClock:
         if time_ms > self._floor:
             self._floor = time_ms
 
-    def own_clock_is_off(self, quorum: int) -> bool:
-        """True if this node's wall clock is more than a second off the median that the last leader, or a quorum,
-        knew."""
+    def own_offset_ms(self, quorum: int) -> float | None:
+        """This node's wall clock minus the median that the last leader, or a quorum, knew; None if nobody knows one."""
         if self._leader_offset is not None:
             median: float | None = self._leader_offset + self._monotonic() * 1000
         else:
             median = self.median_ms(quorum)
-        return median is not None and abs(self._wall() - median) > AGREEMENT_MS
+        return None if median is None else self._wall() - median
+
+    def own_clock_is_off(self, quorum: int) -> bool:
+        """True if that is more than a second."""
+        offset = self.own_offset_ms(quorum)
+        return offset is not None and abs(offset) > AGREEMENT_MS
 
     def _run(self) -> float:
         return self._base_ms + (self._monotonic() - self._base_at) * 1000 * self._rate

@@ -26,6 +26,7 @@ import lmdb
 from kvorum_raft.base import Base
 from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
 from kvorum_raft.errors import ConfigurationError, DiskFull, RaftFault
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
 
 FORMAT: Final = 1
@@ -312,6 +313,8 @@ class LmdbDisk:
         self._queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kvorum-log-writer", daemon=True)
         self.transactions = 0
+        self.seconds = Histogram()
+        """Of transactions, syncs included."""
         self._writing_since = 0.0
 
     def latency(self) -> float:
@@ -347,9 +350,10 @@ class LmdbDisk:
             while more:
                 batches, more = self._take()
                 if batches:
-                    self._writing_since = time.monotonic()
+                    since = self._writing_since = time.monotonic()
                     self._store.write(batches)
                     self._writing_since = 0.0
+                    self.seconds.observe(time.monotonic() - since)
                     self.transactions += 1
                     self._report(batches[-1].seq, None)
             failure = ""

@@ -87,7 +87,8 @@ class RaftNode:
     the first command of a new cluster. `on_fault` is called once, when nothing may be sent any more; by default it ends
     the process. `wall` gives Unix milliseconds. `open_log` (as `LogStore.open`) and `make_disk` are what simulations
     replace: the log's environment and the thread that writes it; so are `make_checkpoints(folder, stopping)` and
-    `make_background(loop)`. `low_space` says whether this node's disk is nearly full.
+    `make_background(loop)`. `stopwatch` gives the seconds that metrics are made of. `low_space`
+    says whether this node's disk is nearly full.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class RaftNode:
         make_disk: Callable[[LogStore, Callable[[int, RaftFault | None], None]], LmdbDisk] = LmdbDisk,
         make_background: Callable[[asyncio.AbstractEventLoop], Background] = ThreadBackground,
         make_checkpoints: Callable[[Path, Callable[[], bool]], Checkpoints] = _checkpoints,
+        stopwatch: Callable[[], float] = time.perf_counter,
         low_space: Callable[[], bool] = _never_low,
     ) -> None:
         self._config = config
@@ -112,6 +114,7 @@ class RaftNode:
         self._make_background = make_background
         self._make_checkpoints = make_checkpoints
         self._low_space = low_space
+        self._stopwatch = stopwatch
         self._machine = machine
         self._first_payload = first_payload
         self._folder = config.data_dir / "raft"
@@ -210,6 +213,7 @@ class RaftNode:
             clock=loop.time,
             rng=self._rng,
             new_id=lambda: self._random_bytes(cf.ID_SIZE),
+            stopwatch=self._stopwatch,
             first_payload=self._first_payload,
             joining=joining,
             incarnation=incarnation,

@@ -66,6 +66,11 @@ def status(parts: Parts, leader: Member | None) -> Status:
         statistics=statistics(parts),
         own=own.member if own is not None else None,
         own_learner=own is not None and own.learner,
+        histograms={
+            "raft_commit_seconds": core.commit_seconds,
+            "raft_apply_seconds": core.apply_seconds,
+            "storage_fsync_seconds": parts.disk.seconds,
+        },
     )
 
 
@@ -78,13 +83,16 @@ def _view(parts: Parts, one: Member) -> PeerView:
         core.match_index(node_id),
         learner=known is not None and known.learner,
         snapshot=parts.snapshots.progress(Node(node_id)),
+        round_trip=core.round_trips.get(node_id),
     )
 
 
 def statistics(parts: Parts) -> dict[str, float]:
     """Counters since the start, and gauges; seconds and bytes."""
     core = parts.core
+    offset = core.clock_offset_ms()
     return {
+        **({} if offset is None else {"clock_offset_ms": offset}),
         "term": core.term,
         "commit_index": core.commit_index,
         "applied_index": core.applied_index,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from kvorum_raft.histogram import Histogram
+
 
 class Applied(NamedTuple):
     """An entry that the state machine has applied and committed to its store."""
@@ -15,6 +17,8 @@ class Applied(NamedTuple):
     """The entry's time, Unix milliseconds; never goes back from entry to entry."""
     result: Any
     """What the state machine returned; None for entries of the consensus layer itself."""
+    seconds: float = 0.0
+    """How long applying it took, for metrics and logs: another figure on each node."""
 
 
 class StateFacts(NamedTuple):
@@ -133,6 +137,8 @@ class PeerView:
     learner: bool = False
     snapshot: tuple[int, int] | None = None
     """(bytes acknowledged, bytes) of the snapshot that is being sent to it."""
+    round_trip: Histogram | None = None
+    """From the beginning of a leader's round to this peer's first answer; None while this node has not led it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,8 @@ class Status:
     own: Member | None = None
     """This node as the configuration names it; None while it is no member."""
     own_learner: bool = False
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    """Of seconds, by the name of the metric; they go on counting."""
 
 
 class Consensus(Protocol):

@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 from kvorum_node.embedded import EmbeddedBackend, open_embedded
 from kvorum_node.front import Front
 from kvorum_node.http.app import App
 from kvorum_node.http.health import Health
-from kvorum_node.http.metrics import Figures, Metrics
+from kvorum_node.http.metrics import Metrics
 from kvorum_node.http.tokens import Tokens
+from kvorum_node.metrics.collector import Sources
 from kvorum_node.service import NodeService
+from kvorum_raft.seams import Status
 
 PATIENCE = 20.0
 """Seconds that any input may take."""
@@ -58,7 +59,14 @@ class LocalNode:
         async def make() -> tuple[App, Front]:
             front = Front(self.service, [], connect=cast("Any", lambda _: _Direct(self.backend)))
             health = Health(str, self._loop.time, grace=1.0)
-            figures = Metrics(Figures(self._status, self.service.statistics))
+            figures = Metrics(
+                Sources(
+                    self._status,
+                    self.service.statistics,
+                    histograms=self.service.histograms,
+                    counts=self.service.counts,
+                )
+            )
             return App(front, Tokens(token), health, figures, held=5.0), front
 
         app, front = self._loop.run_until_complete(make())
@@ -67,12 +75,9 @@ class LocalNode:
         finally:
             self.run(front.close())
 
-    def _status(self) -> Any:
+    def _status(self) -> Status:
         index = self.service.store.applied_index
-        return SimpleNamespace(
-            statistics={}, term=1, role="leader", leader=None, peers=(), commit_index=index, applied_index=index,
-            last_log_index=index, durable_index=index,
-        )  # fmt: skip
+        return Status("n1", b"", "leader", 1, None, index, index, index, index)
 
     def close(self) -> None:
         self._loop.run_until_complete(self.backend.close())

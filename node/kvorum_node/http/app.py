@@ -19,10 +19,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Final
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.histogram import Histogram
 
 from ..front import Front
 from . import datapath, metadata, relabel
@@ -59,6 +61,13 @@ MAX_CONNECTION_WATCHES: Final = 256
 UNKNOWN: Final = "outcome unknown"
 _ANSWERED: Final = (pb.OUTCOME_DONE, pb.OUTCOME_CHECK_FAILED)
 """Outcomes for which KV Connect has a word; all others are refusals."""
+
+_ROUTES: Final = {
+    "/": "metadata",
+    **{f"{metadata.ENDPOINT}/{name}": name for name in ("snapshot_read", "atomic_write", "watch")},
+    **{f"/{name}": name for name in ("livez", "readyz", "metrics")},
+}
+"""Names of the routes in metrics."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -97,6 +106,8 @@ class App:
         self._answers = Budget(MAX_ANSWERS, "answers")
         self._watches: Counter[object] = Counter()
         self._counts: Counter[str] = Counter()
+        self._codes: Counter[tuple[str, ...]] = Counter()
+        self._seconds = {route: Histogram() for route in (*_ROUTES.values(), "other")}
         data = metadata.ENDPOINT
         self._routes = {
             "/": Route("POST", self._metadata, metadata.MAX_BODY, secret=True),
@@ -128,9 +139,18 @@ class App:
     def refused(self, refusal: Refusal) -> None:
         """It was refused before its body had come."""
         self._counts[f"answers_{refusal.status}"] += 1
+        self._codes["other", str(refusal.status)] += 1
 
     async def handle(self, request: Request) -> Response:
         """The answer."""
+        since = perf_counter()
+        response = await self._answer(request)
+        route = _ROUTES.get(request.path, "other")
+        self._codes[route, str(response.status)] += 1
+        self._seconds[route].observe(perf_counter() - since)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         try:
             return await self._find(request).handler(request)
         except Refusal as refusal:
@@ -144,6 +164,14 @@ class App:
             logger.exception("a request ended by a fault of this node: %s %s", request.method, request.path)
             self._counts["answers_500"] += 1
             return text(500, "An internal server error occurred.")
+
+    def counts(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Counters that have labels, by family: see `kvorum_node.metrics.table`."""
+        return {"api_responses": dict(self._codes)}
+
+    def histograms(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
+        """Of seconds, by family."""
+        return {"api_request_seconds": {(route,): seconds for route, seconds in self._seconds.items() if seconds.sum}}
 
     def statistics(self) -> dict[str, float]:
         """Counts since the start."""
@@ -329,7 +357,7 @@ class App:
         return self._health.ready()
 
     async def _page(self, _: Request) -> Response:
-        return self._metrics.page()
+        return await self._metrics.page()
 
 
 def _relabel(entries: Iterable[pb.KvEntry]) -> None:

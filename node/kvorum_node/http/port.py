@@ -6,10 +6,11 @@ from kvorum_raft.seams import Consensus
 
 from ..config import NodeConfig, listen_parts
 from ..front import Front
+from ..metrics.collector import Sources
 from ..service import NodeService
 from .app import App
 from .health import Health
-from .metrics import Figures, Metrics
+from .metrics import Metrics
 from .server import HttpServer
 from .tokens import Tokens
 
@@ -28,9 +29,11 @@ class HttpPort:
             Tokens(config.kv_connect_token, open_to_all=config.kv_connect_open),
             self._health,
             Metrics(
-                Figures(
+                Sources(
                     consensus.status,
                     self._figures,
+                    histograms=lambda: {**service.histograms(), **self._app.histograms()},
+                    counts=lambda: {**service.counts(), **self._app.counts()},
                     queues=lambda: service.rates.newest,
                     now_ms=consensus.now_ms,
                 )

@@ -40,6 +40,7 @@ from typing import Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.seams import Consensus
 
 from ..proposer import Proposal, Proposer
@@ -95,6 +96,8 @@ class Delivery:
         self._release = releases.release
         self._lapses = Lapses(self._book, timers, period=self._period, release=self._release)
         self._granted = self._taken = self._pushed_again = 0
+        self.delays = Histogram()
+        """From the moment that messages were due to their lease."""
 
     def attach(self, proposer: Proposer) -> None:
         """Where to propose; the proposer needs `companions` of this object first, hence not in the constructor."""
@@ -328,6 +331,8 @@ class Delivery:
         if not self._leading:
             return
         self._known = max(self._known, result.index)
+        for delay_ms, count in result.delays:
+            self.delays.observe(delay_ms / 1000, count)
         touched = set(result.ready)
         # Extended first: by this very entry it may have ended as well.
         for lease_id, extended_ms in result.extended:

@@ -93,6 +93,9 @@ class ApplyResult:
     leased: list[Leased] = field(default_factory=list)
     """In place of `granted` where nobody wanted deliveries when the entry began (see `Store.wants_deliveries`);
     `Store.delivery` has them. Those at most once are in `granted` all the same."""
+    delays: list[tuple[int, int]] = field(default_factory=list)
+    """For each Lease command that granted some, unless nobody wanted deliveries: for how many milliseconds the first
+    one had been due, and how many there are."""
     ended: list[bytes] = field(default_factory=list)
     """Lease ids that ended: settled or released."""
     extended: list[tuple[bytes, int]] = field(default_factory=list)

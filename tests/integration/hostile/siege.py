@@ -90,7 +90,7 @@ class Siege:
         pid = cluster.pid(number)
         before, term = self._holdings(pid), self._terms()
         sizes = [cluster.log(other).stat().st_size for other in range(cluster.nodes)]
-        turn = (await self._figures()).get("kvorum_http_longest_turn", 0.0)
+        turn = (await self._figures()).get("kvorum_debug_http_longest_turn", 0.0)
         good = [Good(), Good()]
         stop = asyncio.Event()
         memory: list[int] = [_memory(pid)]
@@ -111,7 +111,7 @@ class Siege:
         handovers = sum("handing leadership over" in line for line in lines)
         return Outcome(
             name, counts, good[0], good[1], max(memory) - memory[0],
-            _if_grown(figures, "kvorum_http_longest_turn", turn),
+            _if_grown(figures, "kvorum_debug_http_longest_turn", turn),
             faults, self._terms() - term, handovers, left,
         )  # fmt: skip
 
@@ -203,8 +203,8 @@ class Siege:
             }
             figures = await self._figures()
             for name in ("watches", "request_bytes", "answer_bytes"):
-                if figures.get(f"kvorum_kv_connect_{name}", 1.0):
-                    left[name] = int(figures.get(f"kvorum_kv_connect_{name}", -1))
+                if figures.get(f"kvorum_api_kv_connect_{name}", 1.0):
+                    left[name] = int(figures.get(f"kvorum_api_kv_connect_{name}", -1))
             if not left or time.monotonic() > deadline:
                 return left
             await asyncio.sleep(0.2)

@@ -205,7 +205,7 @@ async def test_what_is_said_when_nobody_leads_for_too_long(tmp_path: Path) -> No
             assert (answer.status, answer.text) == (409, "outcome unknown")
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"
             page = (await client.request("GET", "/metrics")).text
-            assert "kvorum_kv_connect_unknown_outcomes 1.0\n" in page
+            assert "kvorum_api_kv_connect_unknown_outcomes_total 1.0\n" in page
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             await in_thread(cluster.kill, other)

@@ -11,6 +11,7 @@ import pytest
 import kvorum
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster
+from kvorum_node.metrics.table import FAMILIES
 
 from .wire import (
     BYTES,
@@ -489,7 +490,10 @@ async def test_health_and_metrics(client: Client) -> None:
     page = await client.request("GET", "/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
     figures = dict(line.split(" ") for line in page.text.splitlines() if not line.startswith("#"))
-    assert float(figures["kvorum_applied_index"]) > 0
-    assert float(figures["kvorum_leader_known"]) == 1
-    assert float(figures["kvorum_kv_connect_unknown_outcomes"]) == 0
-    assert float(figures["kvorum_http_connections"]) >= 1
+    types = dict(line.split(" ")[2:] for line in page.text.splitlines() if line.startswith("# TYPE"))
+    promised = {family.shown: family.kind for family in FAMILIES.values() if not family.optional}
+    assert not {name for name, kind in promised.items() if types.get(name) != kind}
+    assert float(figures["kvorum_raft_applied_index"]) > 0
+    assert float(figures["kvorum_raft_has_leader"]) == 1
+    assert float(figures["kvorum_api_kv_connect_unknown_outcomes_total"]) == 0
+    assert float(figures["kvorum_api_http_connections"]) >= 1

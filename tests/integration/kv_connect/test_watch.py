@@ -151,7 +151,7 @@ async def test_a_watcher_that_leaves_takes_its_watch_along(shared_cluster: DevCl
         async with Http1(address) as client:
             page = await client.request("GET", "/metrics")
         lines = dict(line.split(" ") for line in page.text.splitlines() if not line.startswith("#"))
-        return float(lines["kvorum_watches"])
+        return float(lines["kvorum_kv_watchers"])
 
     before = await watches()
     async with Http2(address) as two, Http1(address) as one:

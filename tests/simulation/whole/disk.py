@@ -14,6 +14,7 @@ from kvorum_node.store import Store
 from kvorum_node.timers import Alarm
 from kvorum_raft.entry import Entry
 from kvorum_raft.errors import RaftFault
+from kvorum_raft.histogram import Histogram
 from kvorum_raft.journal import Batch
 from kvorum_raft.log_store import LogStore
 from tests.simulation.whole.clock import ProcessLoop
@@ -73,6 +74,7 @@ class SimDisk:
         self._last_vote = ""
         self.ended = True
         self.transactions = 0
+        self.seconds = Histogram()
 
     def start(self) -> None:
         self.ended = False

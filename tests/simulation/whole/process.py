@@ -168,6 +168,7 @@ class Process:
             first_payload=_first_payload,
             on_fault=self.fault,
             wall=machine.wall_ms,
+            stopwatch=self.loop.time,
             rng=self.rng,
             random_bytes=self.rng.randbytes,
             open_log=partial(LogStore.open, open_env=machine.open_env),

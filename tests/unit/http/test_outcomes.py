@@ -17,8 +17,9 @@ from kvorum_node.http.app import App
 from kvorum_node.http.budget import Budget
 from kvorum_node.http.health import Health
 from kvorum_node.http.message import Refusal, Request, Response
-from kvorum_node.http.metrics import Figures, Metrics
+from kvorum_node.http.metrics import Metrics
 from kvorum_node.http.tokens import Tokens
+from kvorum_node.metrics.collector import Sources
 from kvorum_raft.seams import Status
 
 NOW = 1_700_000_000_000
@@ -79,9 +80,9 @@ def clock() -> Clock:
 def make_app(desk: Desk, clock: Clock, **options: Any) -> App:
     tokens = options.pop("tokens", Tokens(""))
     status = Status("n1", b"", "follower", 7, None, 1, 1, 1, 1)
-    figures = Figures(lambda: status, lambda: {"odd-name (x)": 1.0})
+    sources = Sources(lambda: status, lambda: {"odd-name (x)": 1.0})
     health = Health(lambda: clock.problem, clock, grace=1.0)
-    return App(cast(Front, desk), tokens, health, Metrics(figures), **options)
+    return App(cast(Front, desk), tokens, health, Metrics(sources), **options)
 
 
 @pytest.fixture
@@ -361,7 +362,7 @@ async def test_health(app: App, clock: Clock) -> None:
 
 async def test_metrics_have_names_that_prometheus_takes(app: App) -> None:
     page = body(await ask(app, Request("GET", "/metrics", {})))
-    assert "kvorum_odd_name__x_ 1.0\n" in page and "kvorum_term 7.0\n" in page
+    assert "kvorum_debug_odd_name__x_ 1.0\n" in page and "kvorum_raft_term 7.0\n" in page
     assert "# TYPE kvorum_term gauge\n" in page
 
 

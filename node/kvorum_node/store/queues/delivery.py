@@ -202,6 +202,8 @@ def lease(entry: "Entry", command: pb.Lease) -> Generator[None, None, int]:
     granted = len(ready)
     if first is not None and granted < count:
         granted += yield from first_leases.grant(entry, queue, command, policy.lease_ms, count - granted)
+    if granted and not entry.bare:
+        entry.result.delays.append((entry.time_ms - _due(ready[0]) if ready else 0, granted))
     if granted and entry.tallies is not None:
         entry.tallies.add(
             queue,
@@ -309,6 +311,11 @@ _LEASED_ROW: Final = bytes((LEASED_STATE,))
 _TIMED_ROW: Final = bytes((formats.TIMED_STATE,))
 _PLACE_END: Final = 8 + MESSAGE_ID_SIZE
 """Due time and message id of a row of READY."""
+
+
+def _due(place: bytes) -> int:
+    """Unix milliseconds, of a row of READY."""
+    return int.from_bytes(place[-_PLACE_END:-MESSAGE_ID_SIZE], "big")
 
 
 def _take(entry: "Entry", place: bytes, command: pb.Lease, lease_ms: int) -> None:
