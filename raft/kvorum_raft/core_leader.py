@@ -36,6 +36,9 @@ _BUSY: Final = 0.02
 """Seconds within which another entry makes a leader busy."""
 _BUSY_NOTICES: Final = 3
 """How much longer a busy leader waits for the next entry until it tells of a commit by a message of its own."""
+_NOTICE_BYTES: Final = 4 << 10
+"""Of what was committed: with so much, telling followers at once costs little beside applying it, which they do while
+the leader does. Else they begin when the next entry comes, and its acknowledgement waits for that."""
 _COLD_BYTES: Final = 128 << 10
 """Of entries that must be read from the disk, in one step: a MiB takes 6 ms, and 35 now and then."""
 _log = logging.getLogger("kvorum.raft")
@@ -397,6 +400,7 @@ class LeaderSide(CoreState):
     def _notice_commit(self, now: float) -> None:
         """Followers learn of a commit with the next entries; if none come soon, a message of its own says so."""
         commit = self._SyncObj__raftCommitIndex
+        told, self._committed_bytes = self._committed_bytes, 0
         if self._notice_due is None and all(progress.commit_sent >= commit for progress in self._progress.values()):
             return  # mostly
         lately = now - _SILENT_ROUNDS * self._timing.heartbeat  # who does not answer hears of it in the next round
@@ -410,12 +414,12 @@ class LeaderSide(CoreState):
         ]
         if not behind:
             self._notice_due = None
-        elif self._notice_due is None:
+        elif self._notice_due is None and told < _NOTICE_BYTES:
             # Where one entry follows the other within some ms, the next one will say it, which saves a message to each
             # follower. On a machine so busy that entries are further apart nothing was saved that could be measured.
             patience = _BUSY_NOTICES if now - self._busy_at < _BUSY else 1
             self._notice_due = now + patience * self._timing.commit_notice
-        elif now >= self._notice_due:
+        elif told >= _NOTICE_BYTES or (self._notice_due is not None and now >= self._notice_due):
             self._notice_due = None
             for node, progress in behind:
                 self._send_append(node, progress, [])

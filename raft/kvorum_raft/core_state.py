@@ -137,6 +137,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._held: deque[tuple[int, Node, pb.Envelope]] = deque()
         self._uncommitted: deque[tuple[int, int, float]] = deque()  # (index, bytes, when) of each entry
         self._uncommitted_bytes = 0
+        self._committed_bytes = 0
+        """Leader: of its own term's, since it last looked whether followers know of them."""
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
         self._applying_since = 0.0
         self._voters: frozenset[str] = frozenset()
@@ -385,7 +387,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._rearm(self._clock())
         self._notice_due = self._said = None
         self._uncommitted.clear()
-        self._uncommitted_bytes = 0
+        self._uncommitted_bytes = self._committed_bytes = 0
         if self.snapshots is not None:
             self.snapshots.stop_sending()
         self._leave_transfer(replaced=replaced)
@@ -454,6 +456,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
             while self._uncommitted and self._uncommitted[0][0] <= index:
                 _, size, since = self._uncommitted.popleft()
                 self._uncommitted_bytes -= size
+                self._committed_bytes += size
                 self.commit_seconds.observe(now - since)
         noop = self._SyncObj__noopIDx
         if self._SyncObj__raftState == LEADER and noop is not None and before < noop <= index:

@@ -130,6 +130,32 @@ def test_a_busy_leader_waits_longer_for_an_entry_that_tells_of_the_commit(world:
     assert [append.commit_index for append in _appends(world, "B")] == [world.nodes["A"].core.commit_index]
 
 
+@pytest.mark.parametrize("size", [3_000, 8_000])
+def test_followers_hear_at_once_of_a_commit_that_takes_long_to_apply(world: World, size: int) -> None:
+    _all_have(world, b"before")  # the leader is busy
+    for other in "BC":
+        world.deliver("A", other)
+    _all_have(world, b"x" * size)
+    commit = world.nodes["A"].core.commit_index
+    told = [[append.commit_index for append in _appends(world, other)] for other in "BC"]
+    assert told == ([[commit], [commit]] if size > 4_096 else [[], []])
+    assert (world.nodes["A"].core._notice_due is None) == (size > 4_096)
+
+
+def test_no_notice_of_a_long_commit_if_an_entry_carries_it(world: World) -> None:
+    leader = world.nodes["A"].core
+    _propose(world, b"x" * 8_000)
+    for other in "BC":
+        world.deliver("A", other)
+        world.nodes[other].sync()
+        world.deliver(other, "A")
+    _propose(world, b"next")
+    for other in "BC":
+        assert [(len(append.entries), append.commit_index) for append in _appends(world, other)] == [
+            (1, leader.commit_index)
+        ]
+
+
 def test_a_step_ends_with_an_entry_that_somebody_waits_for(world: World) -> None:
     leader = world.nodes["A"]
     answered: list[int] = []
