@@ -57,7 +57,7 @@ def _run(command: Sequence[str | Path], folder: Path) -> None:
         raise NotToBeHad(f"{' '.join(words[:3])} has ended with status {done.returncode}: {said}")
 
 
-def _program(name: str, package: str, place: str, folder: Path) -> Path:
+def debian_program(name: str, package: str, place: str, folder: Path) -> Path:
     """A server of Debian's: the one that is installed, else unpacked from its package."""
     installed = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if installed:
@@ -80,11 +80,11 @@ def _program(name: str, package: str, place: str, folder: Path) -> Path:
 
 
 def _etcd(folder: Path) -> Path:
-    return _program("etcd", "etcd-server", "usr/bin/etcd", folder)
+    return debian_program("etcd", "etcd-server", "usr/bin/etcd", folder)
 
 
 def _nats(folder: Path) -> Path:
-    return _program("nats-server", "nats-server", "usr/sbin/nats-server", folder)
+    return debian_program("nats-server", "nats-server", "usr/sbin/nats-server", folder)
 
 
 def _as_locked(
