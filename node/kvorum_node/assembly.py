@@ -17,6 +17,7 @@ from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_m
 
 from . import quarantine
 from .api.server import ApiServer
+from .backup.saving import Backups
 from .config import NodeConfig, listen_parts
 from .front import Front
 from .handover import HandOver
@@ -86,6 +87,15 @@ class Replica:
         self._hand_over = HandOver(raft, raft, loop, patience=timing.election_max, too_late=timing.election_min / 2)
         self._scrubber = Scrubber(store, config.scrub_interval_s, self._damaged, rng=random.Random())
         self._writeback = Writeback(store.data_file)
+        backups = self._backups = Backups(
+            store,
+            config.data_dir / "backup",
+            node_id=config.node_id,
+            term_at=self._term_at,
+            latency=raft.log_latency,
+            least=self._least,
+        )
+        stack.callback(backups.stop)
         lease = config.lease_ms / 1000
         service = self._service = NodeService(
             store,
@@ -104,6 +114,7 @@ class Replica:
                 self._hand_over.statistics,
                 self._scrubber.statistics,
                 self._writeback.statistics,
+                backups.statistics,
             ),
         )
         # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
@@ -114,6 +125,7 @@ class Replica:
             config.client_listen,
             keepalive=min(5.0, max(0.5, lease / 4)),
             administration=raft,
+            backups=backups,
         )
         self._writeback.start()
         stack.callback(self._writeback.stop)
@@ -150,6 +162,10 @@ class Replica:
         self._stack.push_async_callback(front.close)
         await http.start()
         self._stack.push_async_callback(http.stop)
+
+    def _term_at(self, index: int) -> int:
+        log = self._raft.log
+        return 0 if log is None else log.term_at(index)
 
     def _least(self, disk: int) -> int:
         """Bytes to be kept free: a reserve, and room for a checkpoint."""

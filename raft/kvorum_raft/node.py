@@ -42,6 +42,7 @@ from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.guard import Guard, GuardedBackground
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
+from kvorum_raft.log_reader import LogReader
 from kvorum_raft.log_store import LmdbDisk, LogStore
 from kvorum_raft.membership import Membership
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
@@ -479,6 +480,16 @@ class RaftNode:
         return self._membership
 
     # ------------------------------------------------------------------
+
+    @property
+    def log(self) -> LogReader | None:
+        """What was applied, as far as it is in the log; None while the node does not run."""
+        return LogReader(self._journal, lambda: self._core.applied_index) if self._running else None
+
+    def log_latency(self) -> float:
+        """Seconds for which the log's write that is under way has lasted. From any thread."""
+        latency: Callable[[], float] = getattr(self._disk, "latency", no_latency) if self._running else no_latency
+        return latency()
 
     @property
     def hollow(self) -> bool:

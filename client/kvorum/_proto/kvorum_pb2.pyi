@@ -1339,3 +1339,99 @@ class AdminResponse(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     def __init__(self, leader_id: _Optional[str] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ("stale",)
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    stale: bool
+    def __init__(self, stale: _Optional[bool] = ...) -> None: ...
+
+class BackupPart(_message.Message):
+    __slots__ = ("data", "size")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    size: int
+    def __init__(self, data: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+
+class BackupHeader(_message.Message):
+    __slots__ = ("format", "cluster_id", "index", "term", "time_ms", "stamp_base", "bookmark", "content_hash", "data_format", "size", "state_hash", "node_id", "version", "made_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    STAMP_BASE_FIELD_NUMBER: _ClassVar[int]
+    BOOKMARK_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    DATA_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MADE_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    cluster_id: bytes
+    index: int
+    term: int
+    time_ms: int
+    stamp_base: int
+    bookmark: bytes
+    content_hash: bytes
+    data_format: int
+    size: int
+    state_hash: bytes
+    node_id: str
+    version: str
+    made_ms: int
+    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., index: _Optional[int] = ..., term: _Optional[int] = ..., time_ms: _Optional[int] = ..., stamp_base: _Optional[int] = ..., bookmark: _Optional[bytes] = ..., content_hash: _Optional[bytes] = ..., data_format: _Optional[int] = ..., size: _Optional[int] = ..., state_hash: _Optional[bytes] = ..., node_id: _Optional[str] = ..., version: _Optional[str] = ..., made_ms: _Optional[int] = ...) -> None: ...
+
+class SegmentHeader(_message.Message):
+    __slots__ = ("format", "cluster_id", "first", "last", "prev_term", "last_term", "first_time_ms", "last_time_ms", "stamp_base", "content_hash", "skipped", "node_id", "version", "made_ms")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    PREV_TERM_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    STAMP_BASE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MADE_MS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    cluster_id: bytes
+    first: int
+    last: int
+    prev_term: int
+    last_term: int
+    first_time_ms: int
+    last_time_ms: int
+    stamp_base: int
+    content_hash: bytes
+    skipped: _containers.RepeatedCompositeFieldContainer[Skipped]
+    node_id: str
+    version: str
+    made_ms: int
+    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., prev_term: _Optional[int] = ..., last_term: _Optional[int] = ..., first_time_ms: _Optional[int] = ..., last_time_ms: _Optional[int] = ..., stamp_base: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., skipped: _Optional[_Iterable[_Union[Skipped, _Mapping]]] = ..., node_id: _Optional[str] = ..., version: _Optional[str] = ..., made_ms: _Optional[int] = ...) -> None: ...
+
+class Skipped(_message.Message):
+    __slots__ = ("index", "number")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    number: int
+    def __init__(self, index: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class FileEnd(_message.Message):
+    __slots__ = ("frames", "size", "hash")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    frames: int
+    size: int
+    hash: bytes
+    def __init__(self, frames: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ...) -> None: ...

@@ -1,7 +1,7 @@
 """Calls of a node's Admin service: finds the leader, goes where it is sent, and tells errors truthfully."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -103,6 +103,36 @@ class AdminClient:
                     address = self._leader_address(view.leader)
         raise errors.Unavailable("leadership is changing hands: try again; not done")
 
+    def address_of(self, member: pb.MemberStatus) -> Address | None:
+        """Where a member was met, or says that it is; None if that is no address."""
+        return self._met.get(member.node_id) or parse(member.client_address)
+
+    async def stream(
+        self, address: Address, method: str, request: Message, kind: type[_Answer], *, patience: float
+    ) -> AsyncIterator[_Answer]:
+        """Messages of one node, each within `patience` seconds after the one before was taken.
+
+        Errors: Overloaded, Unavailable, DeadlineExceeded.
+        """
+        call = self._channel(address).unary_stream(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=kind.FromString,
+        )(request)
+        try:
+            while True:
+                async with asyncio.timeout(patience):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"{name(address)}: nothing came for {patience:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise _stream_problem(address, error) from error
+        finally:
+            call.cancel()
+
     async def _look(self, deadline: float) -> tuple[pb.MembersResponse | None, list[str]]:
         """Ask all at once; the leader's own view if it can be had, else that of the first in order that answers."""
         left = max(0.05, min(PROBE, deadline - self._loop.time()))
@@ -138,10 +168,7 @@ class AdminClient:
     async def _call(
         self, address: Address, method: str, request: Message, kind: type[_Answer], timeout: float
     ) -> _Answer:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(name(address), self._tls, _OPTIONS)
-        call = channel.unary_unary(
+        call = self._channel(address).unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=kind.FromString,
@@ -149,6 +176,12 @@ class AdminClient:
         answer = await call(request, timeout=timeout)
         assert isinstance(answer, kind)
         return answer
+
+    def _channel(self, address: Address) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(name(address), self._tls, _OPTIONS)
+        return channel
 
     def _leader_address(self, leader: pb.Leader) -> Address:
         address = self._met.get(leader.node_id) or parse(leader.address)
@@ -169,6 +202,16 @@ def _named_leader(error: grpc.aio.AioRpcError) -> pb.Leader | None:
             except DecodeError:
                 return None
     return None
+
+
+def _stream_problem(address: Address, error: grpc.aio.AioRpcError) -> errors.KvorumError:
+    """Of a call that changes nothing."""
+    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return errors.Unavailable(f"the node at {name(address)} does not know this call: upgrade it")
+    text = (error.details() or "").strip() or error.code().name.lower()
+    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.Overloaded(f"{name(address)}: {text}")
+    return errors.Unavailable(f"{name(address)}: {text}")
 
 
 def _problem(address: Address, error: grpc.aio.AioRpcError) -> errors.KvorumError:

@@ -1,7 +1,7 @@
 """The Admin service: the members of the cluster and their changes, for operators.
 
-Members is answered by every node, so that a cluster without a leader can be looked at. Changes are made by the leader;
-any other node says who that is, and the caller goes there.
+Members is answered by every node, so that a cluster without a leader can be looked at, and Backup (see `backups`).
+Changes are made by the leader; any other node says who that is, and the caller goes there.
 """
 
 import asyncio
@@ -14,7 +14,9 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import ChangePending, NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Administration, Member, PeerView, Status
 
+from ..backup.saving import Backups
 from ..service import NodeService
+from .backups import BackupCall
 from .unary import parse, time_left
 
 SERVICE: Final = "kvorum.v1.Admin"
@@ -30,8 +32,11 @@ MAX_TIME_MS: Final = 253_402_300_800_000
 class Admin:
     """See the module. Without `administration` (nothing to administer) changes are UNIMPLEMENTED."""
 
-    def __init__(self, service: NodeService, administration: Administration | None) -> None:
+    def __init__(
+        self, service: NodeService, administration: Administration | None, backups: Backups | None = None
+    ) -> None:
         self._service = service
+        self._backup = BackupCall(service, backups)
         self._administration = administration
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -51,6 +56,7 @@ class Admin:
             SERVICE,
             {
                 "Members": members,
+                "Backup": self._backup.handler(),
                 **{
                     name: grpc.unary_unary_rpc_method_handler(call, response_serializer=answer)
                     for name, call in changes.items()

@@ -13,6 +13,7 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.seams import Administration
 
+from ..backup.saving import Backups
 from ..service import NodeService
 from .admin import SERVICE as ADMIN
 from .admin import Admin
@@ -40,6 +41,7 @@ class ApiServer:
         *,
         keepalive: float = 5.0,
         administration: Administration | None = None,
+        backups: Backups | None = None,
     ) -> None:
         self._service = service
         self._node_id = node_id
@@ -70,7 +72,7 @@ class ApiServer:
             ),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
-        self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration).handlers()))
+        self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration, backups).handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

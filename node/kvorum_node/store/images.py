@@ -6,20 +6,22 @@ own, under a uuid of its own, with its own proof: a byte copy or a reflink, sinc
 through a hard link to it, would change it (rules A2).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
 from kvorum_raft.seams import StateFacts
 
-from . import checked, records
+from . import checked, records, scrubbing
 from .environment import Environment
 from .errors import Damaged
 from .holders import Holder
 
 OpenEnv = Callable[..., Any]
+_SCRUB_SLICE: Final = 4_096
 
 
 class Image:
@@ -73,8 +75,37 @@ class Prepared:
             self.take().destroy()
 
 
+class FileFacts(NamedTuple):
+    """What the file of a state says of itself."""
+
+    facts: StateFacts
+    data_format: int
+    cluster_id: bytes
+    """16 bytes; empty in a state without a cluster."""
+    stamp_base: int
+
+
 def inspect(file: Path, open_env: OpenEnv) -> StateFacts:
     """What is in a file that `Image.copy_to` has written. Raises ValueError."""
+    with _opened(file, open_env) as txn:
+        return _facts(txn)
+
+
+def describe(file: Path, open_env: OpenEnv, *, scrub: bool = False) -> FileFacts:
+    """The same and more; `scrub` reads every row over, and compares them all with the content hash: as slow as the
+    file is large. Raises ValueError."""
+    with _opened(file, open_env) as txn:
+        facts = _facts(txn)
+        row, cluster = checked.get(txn, records.STATE_KEY), checked.get(txn, records.CLUSTER_KEY)
+        if scrub:
+            for _ in scrubbing.scrub(txn, _SCRUB_SLICE):
+                pass
+        cluster_id, stamp_base = (b"", 0) if cluster is None else records.unpack_cluster(cluster)
+        return FileFacts(facts, records.state_format(row or b""), cluster_id, stamp_base)
+
+
+@contextmanager
+def _opened(file: Path, open_env: OpenEnv) -> "Iterator[lmdb.Transaction[bytes]]":
     try:
         env = open_env(str(file), subdir=False, readonly=True, lock=False, max_dbs=0, readahead=False)
     except lmdb.Error as error:
@@ -85,7 +116,7 @@ def inspect(file: Path, open_env: OpenEnv) -> StateFacts:
         if size < needed:
             raise ValueError(f"{file} is cut: it has {size:,} bytes of {needed:,}")
         with env.begin() as txn:
-            return _facts(txn)
+            yield txn
     except (lmdb.Error, Damaged) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
     finally:

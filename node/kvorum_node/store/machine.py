@@ -21,7 +21,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_HISTORY_ROWS, MAX_HISTORY_SIZE
 from kvorum_raft.seams import PreparedState, StateFacts
 
-from . import checked, expiry, history, queues, records, scrubbing, sessions
+from . import checked, expiry, history, queues, records, refounding, scrubbing, sessions
 from .answers import Answers, Outputs
 from .commits import execute, execute_parts
 from .entry import BYTES_SHIFT, Entry
@@ -163,6 +163,11 @@ class Store:
     @property
     def stamp_base(self) -> int:
         return self._cluster[1]
+
+    @property
+    def data_format(self) -> int:
+        """Of the state, which grows with what is used."""
+        return records.state_format(records.pack_state(self._state))
 
     @property
     def data_file(self) -> Path:
@@ -352,6 +357,15 @@ class Store:
     def discard_state(self) -> None:
         """Throw the state away: begin at index 0, with nothing. Quick. Raises StoreFault, OSError."""
         self.adopt(self._home.prepare_empty())
+
+    def refound(self, cluster_id: bytes, stamp_base: int) -> None:
+        """Make this the state of a new cluster, which goes on from here: a restore. Not while anybody else uses it.
+        Raises ValueError if that cluster's versionstamps would not all be new; StoreFault."""
+        try:
+            refounding.refound(self._env, self._state, self.stamp_base, cluster_id, stamp_base)
+        except (Damaged, *DAMAGE) as error:
+            raise self._home.live.judge(error) from error
+        self._load()
 
     # ---- apply
 

@@ -1,0 +1,187 @@
+"""What the commands `kvorum backup …` and `kvorum pitr …` do besides talking with a cluster and printing."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.config import split_address
+from kvorum_raft.copier import PipeCopier
+from kvorum_raft.errors import ConfigurationError, RaftError
+from kvorum_raft.seams import Member
+
+from ..config import load
+from ..store import Store, StoreFault
+from .files import Checked, NewFile, Progress, check, no_progress, read_header
+from .frames import BACKUP, Decoder
+from .restoring import Build, Restored, from_backup, restore_embedded, restore_node
+from .saving import StoreFacts, spool
+
+STANDARD: str = "-"
+_FASTEST = 1e12
+
+DAMAGE = (ValueError, StoreFault)
+PROBLEMS = (ValueError, StoreFault, RaftError, OSError)
+"""What goes wrong with files and folders: one line each."""
+
+
+class Output(Protocol):
+    """Where a backup goes."""
+
+    def write(self, data: bytes) -> None: ...
+    def keep(self) -> None:
+        """It is whole."""
+        ...
+
+
+class _Pipe:
+    """Standard output: whoever reads it must look at the exit status."""
+
+    def write(self, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+
+    def keep(self) -> None:
+        sys.stdout.buffer.flush()
+
+
+def is_there(name: str) -> bool:
+    """Whether an output would have to take a file's place."""
+    return name != STANDARD and Path(name).exists()
+
+
+@contextlib.contextmanager
+def output(name: str, *, replace: bool = False) -> Iterator[Output]:
+    """A file, or `-`. Raises OSError."""
+    if name == STANDARD:
+        yield _Pipe()
+        return
+    with NewFile(Path(name), replace=replace) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def source(name: str) -> Iterator[BinaryIO]:
+    """A file, or `-`. Raises OSError."""
+    if name == STANDARD:
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as file:
+        yield file
+
+
+class Saver:
+    """Takes a backup's bytes as they come from a node: checks them, and passes them on. Errors are BadFile, OSError."""
+
+    def __init__(self, target: Output) -> None:
+        self._target = target
+        self._decoder = Decoder(BACKUP, pb.BackupHeader)
+        self.size = 0
+
+    def take(self, data: bytes) -> None:
+        """The next ones."""
+        for _ in self._decoder.feed(data):
+            pass
+        self._target.write(data)
+        self.size += len(data)
+
+    def finish(self) -> pb.BackupHeader:
+        """They were all."""
+        header = self._decoder.finish()
+        self._target.keep()
+        return header
+
+
+def save_folder(folder: Path, target: Output, progress: Progress = no_progress) -> pb.BackupHeader:
+    """Back up an embedded database that nobody has open. Raises KvorumError, ValueError, OSError, StoreFault."""
+    if (folder / "raft").is_dir():
+        raise ValueError(f"{folder} is the folder of a cluster's node: back up the cluster, by --url kvorum://…")
+    if not (folder / "FORMAT").exists():
+        raise ValueError(f"{folder} is no embedded database")
+    saver = Saver(target)
+    store = Store.open(folder, durable=True)
+    try:
+        image, facts = store.image(), StoreFacts(store)
+        try:
+            copied = spool(image, facts, folder.parent, PipeCopier(_FASTEST))
+        finally:
+            image.close()
+    finally:
+        store.close()
+    try:
+        for part in copied.parts():
+            saver.take(part)
+            progress(saver.size, copied.header.size)
+    finally:
+        copied.close()
+    return saver.finish()
+
+
+def verify(name: str, scratch: Path | None = None, progress: Progress = no_progress) -> Checked:
+    """See `files.check`."""
+    with source(name) as file:
+        return check(file, _scratch(name, scratch), progress)
+
+
+def _scratch(name: str, wanted: Path | None) -> Path:
+    if wanted is not None:
+        return wanted
+    beside = Path(name).absolute().parent
+    return beside if name != STANDARD and os.access(beside, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def show(name: str) -> pb.BackupHeader:
+    """The header of a backup. Raises BadFile, OSError."""
+    with source(name) as file:
+        return read_header(file)
+
+
+def restore(name: str, data_dir: Path, member: Member | None, *, progress: Progress = no_progress) -> Restored:
+    """Make a folder of a backup: a node's, or an embedded database's without a member."""
+    with source(name) as file:
+        return restore_from(from_backup(file, progress), data_dir, member)
+
+
+def restore_from(build: Build, data_dir: Path, member: Member | None) -> Restored:
+    """The same of any state."""
+    now_ms = time.time_ns() // 1_000_000
+    if member is None:
+        return restore_embedded(build, data_dir, now_ms)
+    return restore_node(build, data_dir, member, now_ms)
+
+
+def place(
+    config: Path | None, data_dir: Path | None, node_id: str, peer_address: str, client_address: str
+) -> tuple[Path, Member]:
+    """The folder and the node that are meant: by a configuration file, or by what is said; what is said wins. Raises
+    ValueError."""
+    found: dict[str, str] = {}
+    if config is not None:
+        try:
+            loaded = load(config, {}, {})
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        own = next(one for one in loaded.members if one.node_id == loaded.node_id)
+        found = {"node_id": own.node_id, "peer_address": own.peer_address, "client_address": own.client_address}
+        data_dir = data_dir or loaded.data_dir
+    said = {"node_id": node_id, "peer_address": peer_address, "client_address": client_address}
+    found |= {key: value for key, value in said.items() if value}
+    missing = [f"--{key.replace('_', '-')}" for key in said if key not in found]
+    if data_dir is None or missing:
+        raise ValueError(f"give --config, or {', '.join([*([] if data_dir else ['--data-dir']), *missing])}")
+    for key in ("peer_address", "client_address"):
+        _check_address(found[key])
+    return data_dir, Member(found["node_id"], found["peer_address"], found["client_address"])
+
+
+def _check_address(text: str) -> None:
+    try:
+        host, port = split_address(text)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if not host or host in ("0.0.0.0", "::") or not port:
+        raise ValueError(f"{text!r} is no address that others can reach")
