@@ -18,16 +18,17 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from bench.store_micro import Log, MakeWrite, add, checked_set, enqueue, set_of, user_key
+from kvorum import Kv
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.backend import WriteOutcome
 from kvorum.cluster.counters import Counters
+from kvorum.cluster.points import Batch, Points
 from kvorum.cluster.writes import Writes
 from kvorum.entry import found
 from kvorum.keys import decode_key, encode_key
@@ -187,7 +188,10 @@ class _Promise:
     def done(self) -> bool:
         return False
 
-    def set_result(self, result: WriteOutcome, /) -> None:
+    def exception(self) -> None:
+        pass
+
+    def set_result(self, result: object, /) -> None:
         pass
 
     def set_exception(self, exception: BaseException, /) -> None:
@@ -213,6 +217,53 @@ def client_frames() -> Iterator[tuple[str, Cost]]:
         here(lambda: writes.answered([pb.ResultGroup(session=SESSION, results=results)]))
 
     yield "client: a write into a frame and its answer", each(run)
+
+
+class _Gets:
+    """A backend that answers each read of a key with the same row, of which only the first 64 are asked for at once."""
+
+    def __init__(self) -> None:
+        batches: list[Batch] = []
+        self.points = Points(
+            Counters(), began=batches.append, ended=batches.remove, wake=lambda: None, otherwise=batches.append
+        )
+        self.points.known = True
+        data, encoding = encode_value("x" * 96)
+        self.row = bytes((encoding,)) + bytes(10) + data
+
+    async def point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
+        self.points.submit(key, _Promise(), 1, timeout, consistency, max_age_ms)
+        return self.row
+
+
+def gets() -> Iterator[tuple[str, Cost]]:
+    """64 gets, from the call to the entry, and what a node does for them."""
+
+    def run(here: Here) -> None:
+        backend = _Gets()
+        kv, points, frame = Kv(backend), backend.points, pb.ClientFrame()  # type: ignore[arg-type]
+
+        def call() -> None:
+            for number in range(BATCH):
+                with suppress(StopIteration):
+                    kv.get(("users", number)).send(None)
+
+        here(call)
+        here(lambda: points.fill(frame, b"", 1_000, leading=True))
+        answers = [
+            pb.PointAnswers(id=reads.id, status=pb.READ_STATUS_OK, rows=[backend.row] * BATCH)
+            for reads in frame.point_reads
+        ]
+        here(lambda: points.answered(answers))
+
+    yield "client: a get", each(run)
+    with a_store() as store:
+        log, rng = Log(store), random.Random(1)
+        store.apply_now(store.applied_index + 1, TIME_MS, log.batch(set_of(user_key), rng, BATCH))
+        with store.snapshot() as snapshot:
+            rows = snapshot.range(pb.ReadRange(start=b"", end=b"\xff", limit=BATCH))
+            keys = [row.key for row in rows]
+            yield "node: rows of many keys", each(lambda here: here(lambda: snapshot.packed(keys, 1 << 20)), len(keys))
 
 
 def node_frames() -> Iterator[tuple[str, Cost]]:
@@ -262,7 +313,7 @@ def raft_frames() -> Iterator[tuple[str, Cost]]:
 
 
 Group = Callable[[], Iterator[tuple[str, Cost]]]
-GROUPS: Final[tuple[Group, ...]] = (codec, applying, client_frames, node_frames, raft_frames)
+GROUPS: Final[tuple[Group, ...]] = (codec, applying, client_frames, gets, node_frames, raft_frames)
 
 
 def costs() -> dict[str, Cost]:

@@ -39,6 +39,16 @@ class Consumer(Protocol):
         ...
 
 
+class PointReader(Protocol):
+    """What a backend may have besides: a shorter way to single keys, which are most of what is read."""
+
+    def point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> Awaitable[bytes]:
+        """Read the row of a key, as it stands in `pb.PointAnswers`: encoding (1 byte), versionstamp (10 bytes), value;
+        empty if it is absent. Errors: as those of `Backend.read`.
+        """
+        ...
+
+
 class Backend(Protocol):
     """All times are seconds; `timeout` is the whole call's."""
 

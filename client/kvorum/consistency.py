@@ -13,17 +13,24 @@ Consistency = Literal["strong", "bounded", "eventual"]
 _MAX_AGE: Final = (1 << 32) - 1
 
 
-def relax(read: pb.Read, consistency: Consistency, max_age: Duration | None) -> None:
-    """Set what a read asks for. Errors: InvalidArgument."""
+STRONG: Final = pb.CONSISTENCY_STRONG
+
+
+def freshness(consistency: Consistency, max_age: Duration | None) -> "tuple[pb.Consistency, int]":
+    """What a read asks for: the consistency, and milliseconds. Errors: InvalidArgument."""
     if consistency == "bounded":
         if max_age is None:
             raise InvalidArgument("consistency 'bounded' needs max_age")
-        read.consistency = pb.CONSISTENCY_BOUNDED
-        read.max_age_ms = min(milliseconds(max_age, "max_age"), _MAX_AGE)
-        return
+        return pb.CONSISTENCY_BOUNDED, min(milliseconds(max_age, "max_age"), _MAX_AGE)
     if max_age is not None:
         raise InvalidArgument(f"max_age belongs to consistency 'bounded', not to {shown(consistency)}")
     if consistency == "eventual":
-        read.consistency = pb.CONSISTENCY_EVENTUAL
-    elif consistency != "strong":
+        return pb.CONSISTENCY_EVENTUAL, 0
+    if consistency != "strong":
         raise InvalidArgument(f"unknown consistency {shown(consistency)}, expected 'strong', 'bounded' or 'eventual'")
+    return STRONG, 0
+
+
+def relax(read: pb.Read, consistency: Consistency, max_age: Duration | None) -> None:
+    """Set what a read asks for. Errors: InvalidArgument."""
+    read.consistency, read.max_age_ms = freshness(consistency, max_age)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -10,6 +11,7 @@ from kvorum.keys import Key, KeyPart, decode_key
 from kvorum.values import decode_value
 
 STAMP_DIGITS: Final = 20
+_LASTING: Final = frozenset((str, int, float, bool, bytes))
 
 
 class Entry(NamedTuple):
@@ -50,6 +52,32 @@ def answered(key: Key, row: pb.KvEntry) -> Entry:
         return Entry(key, decode_value(row.value, row.encoding), stamp.hex())
     except DataError as error:
         raise DataError(f"{key!r}: {error}") from error
+
+
+_STAMP_END: Final = 11
+_new_entry: Final = partial(tuple.__new__, Entry)
+"""Without the named tuple's own call, which takes 0.2 µs."""
+
+
+def unpacked(key: Sequence[KeyPart], row: bytes) -> Entry:
+    """The entry of a key that was asked for, from a row of `pb.PointAnswers`. Errors: DataError, naming the key."""
+    if type(key) is not tuple or not _LASTING.issuperset(map(type, key)):
+        key = own_key(key)
+    if not row:
+        return _new_entry((key, None, None))
+    if len(row) < _STAMP_END:
+        raise DataError(f"{key!r}: the node answered with a row of {len(row)} bytes; at least {_STAMP_END} are needed")
+    try:
+        return _new_entry((key, decode_value(row[_STAMP_END:], row[0]), row[1:_STAMP_END].hex()))
+    except DataError as error:
+        raise DataError(f"{key!r}: {error}") from error
+
+
+def packed(row: pb.KvEntry) -> bytes:
+    """A row as it stands in `pb.PointAnswers`."""
+    if not row.versionstamp:
+        return b""
+    return bytes((row.encoding,)) + row.versionstamp + row.value
 
 
 def found(row: pb.KvEntry, *, keys_only: bool = False) -> Entry:

@@ -14,10 +14,10 @@ from kvorum.atomic import AtomicOperation
 from kvorum.backend import Backend
 from kvorum.changes import Follower, RangeWatch, select_watched
 from kvorum.commit import CommitResult, commit_result
-from kvorum.consistency import Consistency, relax
+from kvorum.consistency import STRONG, Consistency, freshness, relax
 from kvorum.durations import Duration, seconds
 from kvorum.embedded import open_embedded
-from kvorum.entry import Entry, answered, own_key, time_left
+from kvorum.entry import Entry, answered, own_key, time_left, unpacked
 from kvorum.errors import LimitExceeded
 from kvorum.keys import KeyPart
 from kvorum.link import Link
@@ -84,11 +84,15 @@ class Kv:
 
         Errors: InvalidKey, LimitExceeded, InvalidArgument, DataError.
         """
-        read = pb.Read(keys=(read_key(key),))
+        encoded, asked, max_age_ms = read_key(key), STRONG, 0
         if consistency != "strong" or max_age is not None:
-            relax(read, consistency, max_age)
+            asked, max_age_ms = freshness(consistency, max_age)
         link = self._link
-        answer = await link.backend.read(read, timeout=link.within(timeout))
+        within = link.timeout if timeout is None else link.within(timeout)
+        if link.points is not None:
+            return unpacked(key, await link.points.point(encoded, asked, max_age_ms, timeout=within))
+        read = pb.Read(keys=(encoded,), consistency=asked, max_age_ms=max_age_ms)
+        answer = await link.backend.read(read, timeout=within)
         return answered(own_key(key), answer.entries[0])
 
     async def get_many(

@@ -3,6 +3,9 @@
 Strong reads wait at the barrier, together. Reads that name the newest versionstamp their client has seen wait until
 it is applied here. Point reads are then served on the loop, many from one snapshot, in slices; reads with ranges go
 to the list thread.
+
+Most reads are of one key, and a busy client makes many of them at once. They come together, as `pb.PointReads`, and are
+one thing that waits and that is answered: each for itself they take twice the time.
 """
 
 import heapq
@@ -18,13 +21,15 @@ from kvorum_raft.errors import Overloaded, RaftError
 from .barrier import Barrier
 from .lists import ListJob, ListReader
 from .metrics.operations import OK, Meter, code_of_read
-from .store import Store, StoreFault
+from .store import Snapshot, Store, StoreFault
 from .timers import Alarm, Timers
 
 logger = logging.getLogger("kvorum.node")
 
 SLICE_KEYS = 256
 """Keys read in one callback: about 2 ms."""
+SLICE_BYTES = 1_048_576
+"""Bytes of rows beyond which the rest of a `PendingPoints` waits for the next callback."""
 MAX_WAITING = 65_536
 """Reads that may be under way."""
 MAX_BYTES = 64 * 1_048_576
@@ -34,6 +39,7 @@ MAX_WAIT = 5.0
 
 Reply = Callable[[pb.ReadResult], None]
 Taker = Callable[[ListJob, pb.ReadResult], None]
+PointReply = Callable[[pb.PointAnswers], None]
 
 
 class PendingRead:
@@ -44,18 +50,50 @@ class PendingRead:
     is lost by that.
     """
 
-    __slots__ = ("deadline", "has_room", "job", "read", "reply", "size", "taker")
+    __slots__ = ("deadline", "has_room", "job", "keys", "read", "reply", "size", "taker")
 
     def __init__(
-        self, read: pb.Read, reply: Reply, taker: Taker, has_room: "Callable[[PendingRead], bool] | None" = None
+        self, read: pb.Read, reply: Reply, taker: Taker, has_room: "Callable[[Pending], bool] | None" = None
     ) -> None:
         self.read = read
         self.reply = reply
         self.taker = taker
         self.has_room = has_room
+        self.keys = 1
+        """For how many it counts."""
         self.size = 0
         self.deadline = 0.0
         self.job: ListJob | None = None
+
+    def refuse(self, status: "pb.ReadStatus", message: str) -> None:
+        """Answer that it is not served."""
+        self.reply(pb.ReadResult(id=self.read.id, status=status, message=message))
+
+
+class PendingPoints:
+    """Reads of one key each, and where their answers go: `reply` may be called several times. `has_room` is as that of
+    `PendingRead`, and asked before each slice."""
+
+    __slots__ = ("deadline", "has_room", "keys", "read", "reply", "rest", "size")
+
+    def __init__(
+        self, read: pb.PointReads, reply: PointReply, has_room: "Callable[[Pending], bool] | None" = None
+    ) -> None:
+        self.read = read
+        self.reply = reply
+        self.has_room = has_room
+        self.rest = list(read.keys)
+        """Keys that have no answer yet."""
+        self.keys = len(self.rest)
+        self.size = 0
+        self.deadline = 0.0
+
+    def refuse(self, status: "pb.ReadStatus", message: str) -> None:
+        """Answer that the rest is not served."""
+        self.reply(pb.PointAnswers(id=self.read.id, status=status, message=message))
+
+
+Pending = PendingRead | PendingPoints
 
 
 class Reads:
@@ -82,9 +120,9 @@ class Reads:
         self._max_wait = max_wait
         self._unreadable = unreadable
         self._under_way = self._bytes = 0
-        self._ready: deque[PendingRead] = deque()
+        self._ready: deque[Pending] = deque()
         self._serving = False
-        self._behind: list[tuple[int, int, PendingRead]] = []
+        self._behind: list[tuple[int, int, Pending]] = []
         """Heap of reads whose versionstamp is not applied yet: (index, tie, read)."""
         self._tie = 0
         self._overdue = Alarm(timers, self._drop_overdue)
@@ -94,12 +132,12 @@ class Reads:
         self.damage = ""
         """What was found in the data file, if it is damaged."""
 
-    def submit(self, items: Sequence[PendingRead]) -> None:
+    def submit(self, items: Sequence[Pending]) -> None:
         """Take the reads of a frame; answers may come before this returns."""
-        strong: list[PendingRead] = []
+        strong: list[Pending] = []
         unreadable = self._unreadable()
         for item in items:
-            problem = check_read(item.read)
+            problem = check_points(item) if isinstance(item, PendingPoints) else check_read(item.read)
             if problem:
                 self._refuse(item, pb.READ_STATUS_INVALID, problem)
             elif unreadable:
@@ -107,7 +145,7 @@ class Reads:
             elif self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES:
                 self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
             else:
-                self._under_way += 1
+                self._under_way += item.keys
                 item.size = item.read.ByteSize()
                 self._bytes += item.size
                 if self._needs_barrier(item.read):
@@ -119,12 +157,12 @@ class Reads:
             self._barrier.wait(lambda error: self._passed(strong, since, error))
         self._serve_soon()
 
-    def resume(self, items: Sequence[PendingRead]) -> None:
+    def resume(self, items: Sequence[Pending]) -> None:
         """Serve reads whose owner had no room for their answers."""
         self._ready.extend(items)
         self._serve_soon()
 
-    def forget(self, items: Sequence[PendingRead]) -> None:
+    def forget(self, items: Sequence[Pending]) -> None:
         """Reads whose owner had no room, and is gone."""
         for item in items:
             self._leave(item)
@@ -153,30 +191,31 @@ class Reads:
         """How many point reads were answered with what."""
         return {OK: self._served, **self.meter.others}
 
-    def _leave(self, item: PendingRead) -> None:
-        self._under_way -= 1
+    def _leave(self, item: Pending) -> None:
+        self._under_way -= item.keys
         self._bytes -= item.size
 
-    def _needs_barrier(self, read: pb.Read) -> bool:
+    def _needs_barrier(self, read: pb.Read | pb.PointReads) -> bool:
         if read.consistency == pb.CONSISTENCY_EVENTUAL:
             return False
         if read.consistency == pb.CONSISTENCY_BOUNDED:
             return self._barrier.fresh_at < self._timers.time() - read.max_age_ms / 1000
         return True
 
-    def _passed(self, items: Sequence[PendingRead], since: float, error: RaftError | None) -> None:
+    def _passed(self, items: Sequence[Pending], since: float, error: RaftError | None) -> None:
         if error is None:
             for item in items:
                 self._when_applied(item)
             self.serve()
-            self.meter.seconds.observe(perf_counter() - since, sum([item.job is None for item in items]))
+            points = sum([item.keys if isinstance(item, PendingPoints) else item.job is None for item in items])
+            self.meter.seconds.observe(perf_counter() - since, points)
             return
         status = pb.READ_STATUS_OVERLOADED if isinstance(error, Overloaded) else pb.READ_STATUS_NO_LEADER
         for item in items:
             self._leave(item)
             self._refuse(item, status, str(error))
 
-    def _when_applied(self, item: PendingRead) -> None:
+    def _when_applied(self, item: Pending) -> None:
         least = item.read.min_versionstamp
         if least:
             index = int.from_bytes(least[:8], "big") - self._store.stamp_base
@@ -222,38 +261,60 @@ class Reads:
             stamp = snapshot.versionstamp
             while ready and left > 0:
                 item = ready.popleft()
-                read = item.read
-                if not read.ranges and item.has_room is not None and not item.has_room(item):
-                    continue
-                self._leave(item)
-                if read.ranges:
-                    item.job = self._lists.submit(read, item.taker, self._now_ms() if read.with_expiry else 0)
-                    if item.job is None:
-                        self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
-                    continue
-                answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
-                keys = read.keys
-                add = answer.entries.append
-                try:
-                    if read.with_expiry:
-                        answer.time_ms = self._now_ms()
-                        answer.entries.extend(snapshot.get(key, with_expiry=True) for key in keys)
-                    else:
-                        for key in keys:
-                            add(snapshot.get(key))
-                except StoreFault as fault:
-                    self._found_damage(item, fault)
-                    break  # the snapshot is of no more use
-                left -= len(keys) or 1
-                self._served += 1
-                item.reply(answer)
+                if isinstance(item, PendingRead) and item.read.ranges:
+                    self._leave(item)
+                    self._list(item)
+                elif item.has_room is None or item.has_room(item):
+                    try:
+                        if isinstance(item, PendingPoints):
+                            left -= self._serve_points(item, snapshot, stamp, left)
+                        else:
+                            self._serve_read(item, snapshot, stamp)
+                            left -= len(item.read.keys) or 1
+                    except StoreFault as fault:
+                        self._leave(item)
+                        self._found_damage(item, fault)
+                        break  # the snapshot is of no more use
         self._serve_soon()
 
-    def _refuse(self, item: PendingRead, status: "pb.ReadStatus", message: str) -> None:
-        self.meter.refused(code_of_read(status))
-        item.reply(pb.ReadResult(id=item.read.id, status=status, message=message))
+    def _list(self, item: PendingRead) -> None:
+        item.job = self._lists.submit(item.read, item.taker, self._now_ms() if item.read.with_expiry else 0)
+        if item.job is None:
+            self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
 
-    def _found_damage(self, item: PendingRead, fault: StoreFault) -> None:
+    def _serve_read(self, item: PendingRead, snapshot: Snapshot, stamp: bytes) -> None:
+        read = item.read
+        answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
+        if read.with_expiry:
+            answer.time_ms = self._now_ms()
+            answer.entries.extend(snapshot.get(key, with_expiry=True) for key in read.keys)
+        else:
+            add = answer.entries.append
+            for key in read.keys:
+                add(snapshot.get(key))
+        self._leave(item)
+        self._served += 1
+        item.reply(answer)
+
+    def _serve_points(self, item: PendingPoints, snapshot: Snapshot, stamp: bytes, most: int) -> int:
+        """Answer up to `most` of its keys, and return the number; what is left goes on in the next callback."""
+        rest = item.rest
+        rows = snapshot.packed(rest[:most], SLICE_BYTES)
+        count = len(rows)
+        item.rest = rest[count:]
+        self._served += count
+        if item.rest:
+            self._ready.appendleft(item)
+        else:
+            self._leave(item)
+        item.reply(pb.PointAnswers(id=item.read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp, rows=rows))
+        return most if item.rest else count
+
+    def _refuse(self, item: Pending, status: "pb.ReadStatus", message: str) -> None:
+        self.meter.refused(code_of_read(status), len(item.rest) if isinstance(item, PendingPoints) else 1)
+        item.refuse(status, message)
+
+    def _found_damage(self, item: Pending, fault: StoreFault) -> None:
         """Another node may have what cannot be read here, so the client is sent on."""
         logger.critical("a key cannot be read: %s", fault)
         self.damage = str(fault)
@@ -282,4 +343,16 @@ def check_read(read: pb.Read) -> str:
         return f"a read asks for at most {limits.MAX_READ_ENTRIES:,} rows (MAX_READ_ENTRIES), got {total:,}"
     if len(read.min_versionstamp) not in (0, 10):
         return f"a versionstamp has 10 bytes, got {len(read.min_versionstamp)}"
+    return ""
+
+
+def check_points(item: PendingPoints) -> str:
+    """What is wrong with reads of one key each; empty if nothing."""
+    longest = max(map(len, item.rest), default=-1)
+    if longest < 0:
+        return "there is no key to be read"
+    if longest > limits.MAX_READ_KEY_SIZE:
+        return f"a key has at most {limits.MAX_READ_KEY_SIZE:,} bytes (MAX_READ_KEY_SIZE), got {longest:,}"
+    if len(item.read.min_versionstamp) not in (0, 10):
+        return f"a versionstamp has 10 bytes, got {len(item.read.min_versionstamp)}"
     return ""

@@ -59,6 +59,16 @@ SEEDS = [
     ),
     _cut(
         pb.ClientFrame(
+            point_reads=[
+                pb.PointReads(id=1, keys=[b"k", b"", b"k" * 600], consistency=pb.CONSISTENCY_EVENTUAL),
+                pb.PointReads(id=2, keys=[b"k"], min_versionstamp=bytes(10)),
+                pb.PointReads(id=3, keys=[b"k"], consistency=pb.CONSISTENCY_BOUNDED, max_age_ms=5),
+                pb.PointReads(id=4),
+            ]
+        )
+    ),
+    _cut(
+        pb.ClientFrame(
             watches=[
                 pb.StartWatch(id=1, keys=[b"k", b"k"]),
                 pb.StartWatch(id=2, start=b"a", end=b"z", since=bytes(10)),
@@ -149,6 +159,8 @@ async def _stream(node: LocalNode, data: bytes, *, greeted: bool) -> None:
         assert frame.error != "internal error"
         for group in frame.results:
             assert all(result.outcome for result in group.results)
+        for answer in frame.point_answers:
+            assert answer.rows if answer.status == pb.READ_STATUS_OK else answer.message
     await _nothing_left(node)
 
 

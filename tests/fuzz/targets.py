@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 TARGETS: Final = (
     "keys",
     "values",
+    "rows",
     "metadata",
     "peer_frames",
     "connect_read",

@@ -699,6 +699,20 @@ class Read(_message.Message):
     with_expiry: bool
     def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., ranges: _Optional[_Iterable[_Union[ReadRange, _Mapping]]] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., max_age_ms: _Optional[int] = ..., min_versionstamp: _Optional[bytes] = ..., with_expiry: _Optional[bool] = ...) -> None: ...
 
+class PointReads(_message.Message):
+    __slots__ = ("id", "keys", "consistency", "max_age_ms", "min_versionstamp")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    consistency: Consistency
+    max_age_ms: int
+    min_versionstamp: bytes
+    def __init__(self, id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., max_age_ms: _Optional[int] = ..., min_versionstamp: _Optional[bytes] = ...) -> None: ...
+
 class StartWatch(_message.Message):
     __slots__ = ("id", "keys", "min_versionstamp", "start", "end", "since", "keys_only")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -994,7 +1008,7 @@ class QueueReply(_message.Message):
     def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ..., count: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[MessageInfo, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ..., after: _Optional[bytes] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class ClientFrame(_message.Message):
-    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls")
+    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls", "point_reads")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -1007,6 +1021,7 @@ class ClientFrame(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
+    POINT_READS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     writes: WriteGroup
     reads: _containers.RepeatedCompositeFieldContainer[Read]
@@ -1019,19 +1034,22 @@ class ClientFrame(_message.Message):
     goodbye: Goodbye
     ping: int
     queue_calls: _containers.RepeatedCompositeFieldContainer[QueueCall]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ..., queue_calls: _Optional[_Iterable[_Union[QueueCall, _Mapping]]] = ...) -> None: ...
+    point_reads: _containers.RepeatedCompositeFieldContainer[PointReads]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ..., queue_calls: _Optional[_Iterable[_Union[QueueCall, _Mapping]]] = ..., point_reads: _Optional[_Iterable[_Union[PointReads, _Mapping]]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "node_id", "leader")
+    __slots__ = ("protocol", "cluster_id", "node_id", "leader", "point_reads")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    POINT_READS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: bytes
     node_id: str
     leader: Leader
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ...) -> None: ...
+    point_reads: bool
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., point_reads: _Optional[bool] = ...) -> None: ...
 
 class Leader(_message.Message):
     __slots__ = ("node_id", "address", "term")
@@ -1070,6 +1088,20 @@ class ReadResult(_message.Message):
     more: bool
     time_ms: int
     def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeResult, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., message: _Optional[str] = ..., more: _Optional[bool] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class PointAnswers(_message.Message):
+    __slots__ = ("id", "status", "read_versionstamp", "message", "rows")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    READ_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    status: ReadStatus
+    read_versionstamp: bytes
+    message: str
+    rows: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., read_versionstamp: _Optional[bytes] = ..., message: _Optional[str] = ..., rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("kind", "entry")
@@ -1136,7 +1168,7 @@ class Delivery(_message.Message):
     def __init__(self, consumer: _Optional[int] = ..., message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ..., queue: _Optional[str] = ..., enqueued_at_ms: _Optional[int] = ..., headers: _Optional[bytes] = ..., group: _Optional[str] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., taken: _Optional[bool] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final", "queue_replies")
+    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final", "queue_replies", "point_answers")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -1148,6 +1180,7 @@ class ServerFrame(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     QUEUE_REPLIES_FIELD_NUMBER: _ClassVar[int]
+    POINT_ANSWERS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloReply
     results: _containers.RepeatedCompositeFieldContainer[ResultGroup]
     reads: _containers.RepeatedCompositeFieldContainer[ReadResult]
@@ -1159,7 +1192,8 @@ class ServerFrame(_message.Message):
     error: str
     error_is_final: bool
     queue_replies: _containers.RepeatedCompositeFieldContainer[QueueReply]
-    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ..., queue_replies: _Optional[_Iterable[_Union[QueueReply, _Mapping]]] = ...) -> None: ...
+    point_answers: _containers.RepeatedCompositeFieldContainer[PointAnswers]
+    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ..., queue_replies: _Optional[_Iterable[_Union[QueueReply, _Mapping]]] = ..., point_answers: _Optional[_Iterable[_Union[PointAnswers, _Mapping]]] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
     __slots__ = ("write",)

@@ -1,8 +1,8 @@
 """The cluster backend: what callers see. The keeper does the talking, see `kvorum.cluster.keeper`.
 
-The parts that know rules (`writes`, `reads`, `calls`, `watches`, `consumers`, `route`) do no I/O. Everything runs on
-one event loop. An operation costs a future and an element in a bucket of deadlines; it has no task and no timer of its
-own.
+The parts that know rules (`writes`, `reads`, `points`, `calls`, `watches`, `consumers`, `route`) do no I/O. Everything
+runs on one event loop. An operation costs a future and an element in a bucket of deadlines, a read of one key not even
+that; it has no task and no timer of its own.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kvorum import errors, limits
@@ -21,10 +22,11 @@ from kvorum.cluster.calls import Calls, PendingCall
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import ClusterConsumer, Consumers
 from kvorum.cluster.counters import Counters
-from kvorum.cluster.deadlines import Deadlines
+from kvorum.cluster.deadlines import WIDTH, Deadlines
 from kvorum.cluster.heartbeat import Heartbeat, Wanted
 from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, UnderWay, closed_read
-from kvorum.cluster.reads import PendingRead, Reads
+from kvorum.cluster.points import Batch, Points
+from kvorum.cluster.reads import PendingRead, Reads, RowPromise
 from kvorum.cluster.route import Address, Route, name
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
@@ -61,11 +63,21 @@ class ClusterBackend:
         self._counters = Counters()
         self._writes = Writes(self._counters)
         self._reads = Reads(self._counters)
+        self._points = Points(
+            self._counters,
+            began=self._batch_began,
+            ended=self._batch_ended,
+            wake=self._wake,
+            otherwise=self._read_singly,
+        )
         self._calls = Calls(self._counters)
         self._watches = Watches(loop)
         self._consumers = Consumers(self._counters, self._wake, self._give_back, self._keep_leases, loop.time)
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
+        self._batch_deadlines: Deadlines[Batch] = Deadlines(loop, self._batch_expired)
+        self._buckets: dict[Batch, dict[Batch, None]] = {}
+        """Where the deadlines of batches are."""
         self._call_deadlines: Deadlines[PendingCall] = Deadlines(loop, self._call_expired)
         self._returns: set[asyncio.Task[None]] = set()
         self._late: deque[pb.Delivery] = deque()
@@ -84,7 +96,7 @@ class ClusterBackend:
         )
         self._heartbeat_fits = connect is Connection
         """The connections are real ones."""
-        self._under_way = UnderWay(self._writes, self._reads, self._calls, self._watches, self._consumers)
+        self._under_way = UnderWay(self._writes, self._reads, self._points, self._calls, self._watches, self._consumers)
         self._keeper = Keeper(
             loop,
             self._route,
@@ -161,6 +173,16 @@ class ClusterBackend:
         finally:
             bucket.pop(pending, None)
             self._reads.forget(pending)
+
+    def point(
+        self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float
+    ) -> "asyncio.Future[bytes]":
+        """See `PointReader.point`; as fresh as `read`."""
+        self._check_usable()
+        promise: asyncio.Future[bytes] = self._loop.create_future()
+        moment = int((self._loop.time() + timeout) / WIDTH)
+        self._points.submit(key, promise, moment, timeout, consistency, max_age_ms)
+        return promise
 
     async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
         """See `Backend.queue_call`."""
@@ -259,6 +281,7 @@ class ClusterBackend:
         self._under_way.end("this client is closed", errors.Closed, closed_read)
         self._write_deadlines.close()
         self._read_deadlines.close()
+        self._batch_deadlines.close()
         self._call_deadlines.close()
         self._heartbeat.rest()
         await self._keeper.stop()
@@ -331,9 +354,35 @@ class ClusterBackend:
         self._writes.give_up(pending, within, definite)
 
     def _read_expired(self, pending: PendingRead) -> None:
-        last = f" (last answer: {pending.last_refusal})" if pending.last_refusal else self._keeper.why()
-        within = f"no answer within {shown_seconds(pending.timeout)}"
-        self._reads.give_up(pending, errors.DeadlineExceeded(f"{within}{last}"))
+        self._reads.give_up(pending, self._too_late(pending))
+
+    def _too_late(self, asked: PendingRead | Batch) -> errors.DeadlineExceeded:
+        last = f" (last answer: {asked.last_refusal})" if asked.last_refusal else self._keeper.why()
+        return errors.DeadlineExceeded(f"no answer within {shown_seconds(asked.timeout)}{last}")
+
+    def _batch_began(self, batch: Batch) -> None:
+        self._buckets[batch] = self._batch_deadlines.add((batch.moment + 0.5) * WIDTH, batch)
+
+    def _batch_ended(self, batch: Batch) -> None:
+        self._buckets.pop(batch).pop(batch, None)
+
+    def _batch_expired(self, batch: Batch) -> None:
+        self._points.expired(batch, partial(self._too_late, batch))
+
+    def _read_singly(self, batch: Batch) -> None:
+        """The connected node is older than `pb.PointReads`."""
+        for key, promise in zip(batch.keys, batch.promises, strict=True):
+            if promise.done():
+                continue
+            read = pb.Read(keys=(key,), consistency=batch.consistency, max_age_ms=batch.max_age_ms)
+            if batch.consistency:
+                read.min_versionstamp = self._keeper.newest
+            try:
+                pending = self._reads.submit(read, RowPromise(promise), batch.timeout)
+            except errors.Overloaded as error:
+                promise.set_exception(error)
+            else:
+                self._read_deadlines.add((batch.moment + 0.5) * WIDTH, pending)
 
     def _call_expired(self, pending: PendingCall) -> None:
         last = f" (last answer: {pending.last_refusal})" if pending.last_refusal else self._keeper.why()

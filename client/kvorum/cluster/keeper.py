@@ -1,7 +1,8 @@
 """The keeper: one task that stays connected to the leader, and the traffic of that connection.
 
 It connects, stays while the node leads, and goes where the hints say otherwise. What is under way (`writes`, `reads`,
-`calls`, `watches`, `consumers`) does no I/O: the keeper lets each part fill the next frame, and hands it what came.
+`points`, `calls`, `watches`, `consumers`) does no I/O: the keeper lets each part fill the next frame, and hands it what
+came.
 
 All traffic goes to the leader. Reads that need no leader are also sent while connected to a node that does not lead, so
 that they work when there is no majority. Spreading them over the other nodes would need a second connection and nothing
@@ -22,6 +23,7 @@ from kvorum.cluster.calls import Calls
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
+from kvorum.cluster.points import Points
 from kvorum.cluster.reads import Reads
 from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.watches import Watches
@@ -32,6 +34,7 @@ logger = logging.getLogger("kvorum")
 
 PROTOCOL: Final = 1
 _RESULTS: Final = pb.ServerFrame.RESULTS_FIELD_NUMBER
+_POINTS: Final = pb.ServerFrame.POINT_ANSWERS_FIELD_NUMBER
 HELLO_TIMEOUT: Final = 1.5
 MAX_HELLO_TIMEOUT: Final = 5.0
 LEADERLESS: Final = 0.8
@@ -58,19 +61,21 @@ class UnderWay:
 
     writes: Writes
     reads: Reads
+    points: Points
     calls: Calls
     watches: Watches
     consumers: Consumers
 
     def expecting(self) -> bool:
         """Something is unanswered: the silence of a node matters."""
-        parts = (self.writes, self.reads, self.calls, self.watches)
+        parts = (self.writes, self.reads, self.points, self.calls, self.watches)
         return any(part.expecting for part in parts) or self.consumers.open or self.consumers.ending
 
     def connection_lost(self) -> None:
         """Nothing is on a stream any more."""
         self.writes.connection_lost()
         self.reads.connection_lost()
+        self.points.connection_lost()
         self.calls.connection_lost()
         self.watches.connection_lost()
         self.consumers.connection_lost()
@@ -81,6 +86,7 @@ class UnderWay:
         """End every operation with an error; writes that may have been applied with OutcomeUnknown."""
         self.writes.give_up_all(why, lambda: write(why))
         self.reads.give_up_all(lambda: read(why))
+        self.points.give_up_all(lambda: read(why))
         self.calls.give_up_all(lambda: read(why))
         self.watches.end_all(lambda: read(why))
         self.consumers.end_all(lambda: read(why))
@@ -116,6 +122,7 @@ class Keeper:
         self._under_way = under_way
         self._writes = under_way.writes
         self._reads = under_way.reads
+        self._points = under_way.points
         self._calls = under_way.calls
         self._watches = under_way.watches
         self._consumers = under_way.consumers
@@ -275,6 +282,7 @@ class Keeper:
         self.connection = connection
         self._node_id = reply.node_id
         self._route.met(connection.address, reply.node_id)
+        self._points.known = reply.point_reads
         self._worked = False
         self._leader_is(frame.leader if frame.HasField("leader") else reply.leader)
         self.connected.set()
@@ -344,7 +352,9 @@ class Keeper:
             room -= self._watches.fill(frame, self.newest, room)
             room -= self._calls.fill(frame, (room + 1) // 2)
         # Half of a full frame at most is reads, so that neither kind starves the other.
-        count = self._reads.fill(frame, (room + 1) // 2, leading=self._leading)
+        half = (room + 1) // 2
+        count = self._points.fill(frame, self.newest, half, leading=self._leading)
+        count += self._reads.fill(frame, half - count, leading=self._leading)
         if self._leading:
             count += writes.fill(frame, room - count)
         if not count and room == limits.MAX_FRAME_OPERATIONS:
@@ -358,17 +368,24 @@ class Keeper:
         if self.connection is None:
             return  # saying goodbye
         fields = frame.ListFields()
-        if self._worked and len(fields) == 1 and fields[0][0].number == _RESULTS:
-            # Mostly: to ask for all the other parts takes 1 µs.
-            if self._take_results(frame):
-                self._leader_is(None)
-            if self._retry_timer is None and self._writes.has_refused:
-                self._plan_retry()
+        kind = fields[0][0].number if self._worked and len(fields) == 1 else 0
+        # Mostly: to ask for all the other parts takes 1 µs.
+        if kind == _RESULTS:
+            lost_leader, refused = self._take_results(frame), self._writes.has_refused
+        elif kind == _POINTS:
+            lost_leader, refused = self._take_points(frame), self._points.has_refused
         else:
             self._receive_all(frame)
+            return
+        if lost_leader:
+            self._leader_is(None)
+        if refused and self._retry_timer is None:
+            self._plan_retry()
 
     def _receive_all(self, frame: pb.ServerFrame) -> None:
         lost_leader = bool(frame.results) and self._take_results(frame)
+        if frame.point_answers:
+            lost_leader |= self._take_points(frame)
         if frame.reads:
             lost_leader |= self._reads.answered(frame.reads)
             self.newest = max(self.newest, frame.reads[-1].read_versionstamp)
@@ -386,9 +403,16 @@ class Keeper:
         if lost_leader:
             self._leader_is(None)
         elif not self._worked:
-            parts = (self._writes, self._reads, self._calls, self._watches)
+            parts = (self._writes, self._reads, self._points, self._calls, self._watches)
             refused = any(part.refusals for part in parts)
-            answered = frame.results or frame.reads or frame.queue_replies or frame.watches or frame.HasField("session")
+            answered = (
+                frame.results
+                or frame.reads
+                or frame.point_answers
+                or frame.queue_replies
+                or frame.watches
+                or frame.HasField("session")
+            )
             self._worked = bool(answered) and not refused
         if frame.HasField("leader"):
             self._leader_is(frame.leader)
@@ -396,6 +420,7 @@ class Keeper:
             # What this stream carried must not be sent again; what else waits may go to the next one.
             self._writes.give_up_all(f"the node ended the stream: {frame.error}", errors.Unavailable, sent_only=True)
             self._reads.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
+            self._points.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
             self._calls.give_up_all(lambda: errors.Unavailable(frame.error), sent_only=True)
         if self._retry_timer is None:
             self._plan_retry()
@@ -411,6 +436,13 @@ class Keeper:
         if session and not self._writes.session_id:
             self._consumers.connection_lost()
             self.wake()
+        return lost_leader
+
+    def _take_points(self, frame: pb.ServerFrame) -> bool:
+        """True if the node said that it does not lead."""
+        answers = frame.point_answers
+        lost_leader = self._points.answered(answers)
+        self.newest = max(self.newest, answers[-1].read_versionstamp)
         return lost_leader
 
     def _ask_for_session(self, frame: pb.ClientFrame) -> None:
@@ -456,7 +488,7 @@ class Keeper:
 
     def _plan_retry(self) -> None:
         """Refused operations go again a little later, unless the connection changes before."""
-        all_parts = (self._writes, self._reads, self._calls, self._watches)
+        all_parts = (self._writes, self._reads, self._points, self._calls, self._watches)
         parts = [part for part in all_parts if part.has_refused]
         if parts:
             rounds = max(part.refusals for part in parts)
@@ -467,6 +499,7 @@ class Keeper:
         self._retry_timer = None
         self._writes.retry_refused()
         self._reads.retry_refused()
+        self._points.retry_refused()
         self._calls.retry_refused()
         self._watches.retry_refused()
         self.wake()

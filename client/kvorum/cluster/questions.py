@@ -157,7 +157,7 @@ class Questions(Generic[Q, A]):
                 no_leader |= answer.status == pb.READ_STATUS_NO_LEADER
                 self._begin_anew(question)
                 question.overloaded = answer.status == pb.READ_STATUS_OVERLOADED
-                question.last_refusal = answer.message or _name(answer.status)
+                question.last_refusal = answer.message or status_name(answer.status)
                 self._later.append(question)
         if refused:
             self.refusals += 1
@@ -181,7 +181,7 @@ class Questions(Generic[Q, A]):
         """What came of its answer does not count any more."""
 
 
-def _name(status: int) -> str:
+def status_name(status: int) -> str:
     known = pb.ReadStatus.DESCRIPTOR.values_by_number.get(status)
     if known is None:
         return f"status {status}"

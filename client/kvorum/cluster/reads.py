@@ -7,11 +7,30 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.questions import Promise, Question, Questions
+from kvorum.entry import packed
 
 MAX_PENDING: Final = 65_536
 """Reads that may be under way."""
 MAX_ANSWER: Final = limits.MAX_READ_ENTRIES * (limits.MAX_VALUE_SIZE + limits.MAX_WRITE_KEY_SIZE + 64)
 """Bytes of the largest answer to the largest read."""
+
+
+class RowPromise:
+    """A promise of a row, as `pb.PointAnswers` has it, for a read of that key."""
+
+    __slots__ = ("_promise",)
+
+    def __init__(self, promise: Promise[bytes]) -> None:
+        self._promise = promise
+
+    def done(self) -> bool:
+        return self._promise.done()
+
+    def set_result(self, result: pb.ReadResult, /) -> None:
+        self._promise.set_result(packed(result.entries[0]))
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._promise.set_exception(exception)
 
 
 class PendingRead(Question[pb.ReadResult]):

@@ -21,7 +21,7 @@ FRAME_TARGET = 1_048_576
 """Bytes beyond which nothing is loaded from the state into a frame."""
 
 RESULTS, READS, WATCHES, SESSION, DELIVERIES, LEADER = b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x32", b"\x3a"
-QUEUE_REPLIES = b"\x5a"
+QUEUE_REPLIES, POINTS = b"\x5a", b"\x62"
 _HELLO = b"\x0a"
 
 DeliveryName = tuple[bytes, bytes]

@@ -21,11 +21,11 @@ from kvorum_raft.errors import RaftError
 from ..admission import refuse_all
 from ..lists import ListJob
 from ..range_watches import RangeWatch
-from ..reads import PendingRead
+from ..reads import Pending, PendingPoints, PendingRead
 from ..service import NodeService
 from ..watches import Watch
 from .endings import ProtocolError, ResumableError
-from .outbox import FRAME_TARGET, QUEUE_REPLIES, READS, RESULTS, WATCHES, Outbox
+from .outbox import FRAME_TARGET, POINTS, QUEUE_REPLIES, READS, RESULTS, WATCHES, Outbox
 from .queues import StreamQueues
 
 logger = logging.getLogger("kvorum.api")
@@ -45,6 +45,7 @@ FLUSH = 2.0
 """Seconds for the last frames of a stream that ends."""
 SESSION_SIZE = 10
 _WRITES = pb.ClientFrame.WRITES_FIELD_NUMBER
+_POINTS = pb.ClientFrame.POINT_READS_FIELD_NUMBER
 
 
 class Stream:
@@ -75,7 +76,7 @@ class Stream:
         self._queues = StreamQueues(service, self._outbox, expired=self._session_expired, reply=self._reply)
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
-        self._stalled_reads: list[PendingRead] = []
+        self._stalled_reads: list[Pending] = []
         self._stop_listening: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -230,7 +231,9 @@ class Stream:
             raise ProtocolError(f"this is cluster {own.hex()}, not {hello.cluster_id.hex()}")
         self._greeted = True
         leader = self._service.leader
-        self._outbox.put_hello(pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader))
+        self._outbox.put_hello(
+            pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader, point_reads=True)
+        )
         self._stop_listening = self._service.on_leader(self._leader_changed)
         if hello.session:
             self._use_session(hello.session)
@@ -238,15 +241,25 @@ class Stream:
 
     def _take_in(self, frame: pb.ClientFrame) -> None:
         fields = frame.ListFields()
-        if len(fields) == 1 and fields[0][0].number == _WRITES:
-            self._take_writes(fields[0][1])  # mostly: to ask for all the others takes 2.5 µs
-            return
+        if len(fields) == 1:  # mostly: to ask for all the others takes 2.5 µs
+            field, content = fields[0]
+            if field.number == _WRITES:
+                self._take_writes(content)
+                return
+            if field.number == _POINTS:
+                self._take_points(content)
+                return
+        self._take_all(frame)
+
+    def _take_all(self, frame: pb.ClientFrame) -> None:
         if frame.HasField("hello"):
             raise ProtocolError("hello is said once")
         if frame.HasField("writes"):
             self._take_writes(frame.writes)
         if frame.reads:
             self._take_reads(frame.reads)
+        if frame.point_reads:
+            self._take_points(frame.point_reads)
         if frame.HasField("open_session"):
             self._open_session(frame.open_session)
         for start in frame.watches:
@@ -297,7 +310,19 @@ class Stream:
             [PendingRead(read, self._answer_read, self._take_slice, self._has_room) for read in reads]
         )
 
-    def _has_room(self, item: PendingRead) -> bool:
+    def _take_points(self, reads: Any) -> None:
+        if len(self._stalled_reads) > MAX_STALLED_READS:
+            raise ResumableError("the answers are not read fast enough")
+        self._service.reads.submit([PendingPoints(read, self._answer_points, self._has_room) for read in reads])
+
+    def _answer_points(self, answer: pb.PointAnswers) -> None:
+        if self._stop_listening is None:
+            return
+        self._outbox.put(POINTS, answer.SerializeToString())
+        if answer.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)
+
+    def _has_room(self, item: Pending) -> bool:
         # A stream that has ended takes its answers, and throws them away.
         if self._outbox.size < READ_AHEAD or self._stop_listening is None:
             return True
@@ -501,6 +526,7 @@ def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
 
 def _check_size(frame: pb.ClientFrame) -> None:
     operations = len(frame.writes.writes) + len(frame.reads) + len(frame.watches) + len(frame.stop_watches)
+    operations += sum(len(points.keys) for points in frame.point_reads)
     operations += len(frame.consumers) + len(frame.stop_consumers) + len(frame.started) + len(frame.queue_calls)
     if operations > limits.MAX_FRAME_OPERATIONS:
         raise ProtocolError(

@@ -1,6 +1,7 @@
 """Reads of one snapshot of the state."""
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -16,6 +17,7 @@ from .queues import reads as queue_reads
 from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
 
 _LAST_NUMBER = b"\xff\xff"
+_crc32 = zlib.crc32
 
 
 def make_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
@@ -37,6 +39,12 @@ def make_bare_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.
     """A row without its value and what that is."""
     expire_at_ms = records.expiry_of(row) if with_expiry and row[0] & EXPIRES else 0
     return pb.KvEntry(key=key, versionstamp=row[1:11], expire_at_ms=expire_at_ms)
+
+
+def _packed(row: bytes) -> bytes:
+    """Of a row that expires: encoding, versionstamp and value."""
+    encoding, value = records.value_of(row)
+    return b"".join((encoding.to_bytes(1, "big"), row[1:11], value))
 
 
 class Snapshot:
@@ -121,6 +129,30 @@ class Snapshot:
             return make_entry(key, checked.unseal(name, stored), with_expiry=with_expiry)
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
+
+    def packed(self, keys: Sequence[bytes], room: int) -> list[bytes]:
+        """Rows of the keys as `pb.PointAnswers` has them, up to the one with which they exceed `room` bytes."""
+        # `get` without messages, for many: 1.4 instead of 3.1 µs a key
+        rows: list[bytes] = []
+        add, get, root, residue, longest = rows.append, self._get, trie.ROOT, checked.RESIDUE, trie.CHUNK
+        try:
+            for key in keys:
+                name = root + key
+                place = name if len(key) <= longest else trie.locate(self.txn, key)
+                stored = None if place is None else get(place)
+                if stored is None:
+                    add(b"")
+                    continue
+                if _crc32(stored, _crc32(name)) != residue:
+                    raise checked.damaged(name)
+                row = stored[: -checked.SEAL_SIZE] if stored[0] < EXPIRES else _packed(stored[: -checked.SEAL_SIZE])
+                add(row)
+                room -= len(row)
+                if room < 0:
+                    break
+        except (lmdb.Error, Damaged) as error:
+            raise self._holder.judge(error) from error
+        return rows
 
     def range(self, selected: pb.ReadRange) -> list[pb.KvEntry]:
         """The rows of start <= key < end, at most `limit` (0 = none), in descending order with `reverse`. Empty if

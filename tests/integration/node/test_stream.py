@@ -1,6 +1,7 @@
 """Three real nodes, spoken to by hand."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,24 @@ async def test_writes_and_reads(leader: str) -> None:
         assert [entry.value for entry in answers[99].ranges[0].entries] == [
             b"%d" % number for number in range(49, 29, -1)
         ]
+
+
+async def test_reads_of_one_key_each_come_together(leader: str, follower: str) -> None:
+    async with RawStream(leader) as stream, RawStream(follower) as other:
+        assert (await stream.greet()).point_reads
+        await other.greet()
+        await stream.open_session()
+        await stream.write(*[set_op(b"\x02p%03d\x00" % number, b"%d" % number) for number in range(300)])
+        keys = [b"\x02p%03d\x00" % number for number in range(400)]
+        for node in (stream, other):
+            reads = [pb.PointReads(id=1, keys=keys), pb.PointReads(id=2, keys=[KEY * 700])]
+            await node.send(pb.ClientFrame(point_reads=reads))
+            answers = await node.until("point_answers", 3)
+            rows = [row for answer in answers if answer.id == 1 for row in answer.rows]
+            assert [row[11:] for row in rows] == [b"%d" % number for number in range(300)] + [b""] * 100
+            assert {len(row[:11]) for row in rows} == {11, 0}
+            assert rows[0][0] == pb.VALUE_ENCODING_BYTES
+            assert [answer.status for answer in answers if answer.id == 2] == [pb.READ_STATUS_INVALID]
 
 
 async def test_a_repeated_write_is_answered_from_its_session(leader: str) -> None:
@@ -148,6 +167,7 @@ async def test_a_bad_beginning_ends_the_stream_with_a_reason(
         (b"\x12\xff", "decoded"),
         (pb.ClientFrame(hello=pb.Hello(protocol=1)), "once"),
         (pb.ClientFrame(reads=[pb.Read(id=n) for n in range(1_001)]), "MAX_FRAME_OPERATIONS"),
+        (pb.ClientFrame(point_reads=[pb.PointReads(keys=[b""] * 501)] * 2), "MAX_FRAME_OPERATIONS"),
         (pb.ClientFrame(consumers=[pb.StartConsumer(id=1, credits=1)]), "session"),
     ],
 )
@@ -294,6 +314,26 @@ async def test_many_large_point_reads_wait_for_their_reader(cluster: ThreeNodes,
             stream.seen.Clear()
             assert await stream.next() is not None
             got |= {answer.id for answer in stream.seen.reads if len(answer.entries) == 10}
+        assert peak_bytes(pid) - before < 100 * 1_048_576
+
+
+async def test_many_large_reads_of_one_key_each_wait_for_their_reader(cluster: ThreeNodes, leader: str) -> None:
+    async with RawStream(leader) as stream:
+        await stream.greet()
+        await stream.open_session()
+        await stream.write(set_op(KEY, bytes(60_000)))
+        pid = cluster.pid(cluster.leader())
+        before = peak_bytes(pid)
+        # 300 MB of answers are asked for before the first one is read.
+        for number in range(10):
+            await stream.send(pb.ClientFrame(point_reads=[pb.PointReads(id=number, keys=[KEY] * 500)]))
+        got: Counter[int] = Counter()
+        while got.total() < 5_000:
+            stream.seen.Clear()
+            assert await stream.next() is not None
+            for answer in stream.seen.point_answers:
+                got[answer.id] += sum(len(row) == 60_011 for row in answer.rows)
+        assert set(got.values()) == {500}
         assert peak_bytes(pid) - before < 100 * 1_048_576
 
 

@@ -14,6 +14,7 @@ import grpc.aio
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.entry import packed
 
 CLUSTER_ID = b"0123456789abcdef"
 
@@ -171,6 +172,13 @@ class FakeStream:
             else:
                 result.entries.extend(state.row(key) for key in read.keys)
             self.send(pb.ServerFrame(reads=[result]))
+        for points in frame.point_reads:
+            answers = pb.PointAnswers(id=points.id, status=pb.READ_STATUS_OK, read_versionstamp=state.stamp)
+            if points.consistency == pb.CONSISTENCY_STRONG and not leading:
+                answers.status = pb.READ_STATUS_NO_LEADER
+            else:
+                answers.rows.extend(packed(state.row(key)) for key in points.keys)
+            self.send(pb.ServerFrame(point_answers=[answers]))
         for watch in frame.watches:
             self.watches[watch.id] = list(watch.keys)
             self.emit(watch.id)
@@ -208,6 +216,7 @@ class FakeNode:
         self.greet: Callable[[pb.Hello], pb.ServerFrame] | None = None
         self.frames: list[pb.ClientFrame] = []
         self.streams: list[FakeStream] = []
+        self.knows_points = True
         self.thawed = asyncio.Event()
         self.thawed.set()
         self._server: grpc.aio.Server | None = None
@@ -286,7 +295,11 @@ class FakeNode:
                 if frame.HasField("hello"):
                     stream.hello = frame.hello
                     reply = pb.HelloReply(
-                        protocol=1, cluster_id=self.state.cluster_id, node_id=self.id, leader=self.state.hint()
+                        protocol=1,
+                        cluster_id=self.state.cluster_id,
+                        node_id=self.id,
+                        leader=self.state.hint(),
+                        point_reads=self.knows_points,
                     )
                     stream.send(self.greet(frame.hello) if self.greet else pb.ServerFrame(hello=reply))
                     continue

@@ -7,9 +7,11 @@ import pytest
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.entry import packed
 from kvorum_node.admission import MAX_WEIGHT, admit
 from kvorum_node.lag import LoopLag
-from kvorum_node.reads import PendingRead, check_read
+from kvorum_node.reads import Pending, PendingPoints, PendingRead, check_points, check_read
+from kvorum_node.store import Snapshot, StoreFault
 from kvorum_node.watches import Watch
 from kvorum_raft.seams import Member
 from tests.unit.node.harness import Node
@@ -442,10 +444,10 @@ def test_the_service_lists_its_figures(node: Node, tmp_path: Path) -> None:
 
 def test_a_read_without_room_is_served_when_it_is_resumed(node: Node) -> None:
     answers: list[pb.ReadResult] = []
-    kept: list[PendingRead] = []
+    kept: list[Pending] = []
     room = False
 
-    def has_room(item: PendingRead) -> bool:
+    def has_room(item: Pending) -> bool:
         if not room:
             kept.append(item)
         return room
@@ -460,6 +462,157 @@ def test_a_read_without_room_is_served_when_it_is_resumed(node: Node) -> None:
     node.timers.settle()
     assert answers[0].entries[0].value == b"newer"
     assert node.service.reads.statistics()["reads_under_way"] == 0
+
+
+# ---- reads of one key each, together
+
+
+class Points:
+    """Reads of many keys, and their answers."""
+
+    def __init__(self, node: Node, *keys: bytes, **fields: object) -> None:
+        self.answers: list[pb.PointAnswers] = []
+        self.kept: list[Pending] = []
+        self.room = True
+        request = pb.PointReads(id=7, keys=keys, **{"consistency": pb.CONSISTENCY_EVENTUAL, **fields})  # type: ignore[arg-type]
+        node.service.reads.submit([PendingPoints(request, self.answers.append, self._has_room)])
+
+    def _has_room(self, item: Pending) -> bool:
+        if not self.room:
+            self.kept.append(item)
+        return self.room
+
+    @property
+    def rows(self) -> list[bytes]:
+        return [row for answer in self.answers for row in answer.rows]
+
+
+def number_key(number: int) -> bytes:
+    return b"\x02n%04d\x00" % number
+
+
+def test_points_are_answered_in_order_and_in_slices(node: Node) -> None:
+    for begin in range(0, 600, 200):
+        op = pb.AtomicWrite()
+        for number in range(begin, begin + 200):
+            op.MergeFrom(set_op(number_key(number), b"%d" % number))
+        node.write(op)
+    single = [packed(read_now(node, number_key(number)).entries[0]) for number in range(700)]
+    points = Points(node, *(number_key(number) for number in range(700)))
+    node.service.reads.serve()
+    before = len(points.rows)
+    node.timers.settle()
+    assert (before, [len(answer.rows) for answer in points.answers]) == (256, [256, 256, 188])
+    assert points.rows == single
+    assert single.count(b"") == 100
+    assert {(answer.id, answer.status) for answer in points.answers} == {(7, pb.READ_STATUS_OK)}
+    assert points.answers[0].read_versionstamp == read_now(node, KEY).read_versionstamp
+    figures = node.service.reads.statistics()
+    assert (figures["reads_under_way"], figures["reads_served"]) == (0, 1_401)
+
+
+def test_points_do_not_hold_up_others_for_longer_than_a_slice(node: Node) -> None:
+    points = Points(node, *[KEY] * 1_000)
+    answer = read(node, keys=[KEY])
+    node.service.reads.serve()
+    node.service.reads.serve()
+    assert (len(points.rows), answer) == (512, [])
+    node.timers.settle()
+    assert (len(points.rows), len(answer)) == (1_000, 1)
+
+
+def test_points_of_large_values_come_in_pieces_and_wait_for_room_between_them(node: Node) -> None:
+    node.write(set_op(value=bytes(60_000)))
+    points = Points(node, *[KEY] * 50)
+    node.service.reads.serve()
+    assert len(points.rows) == 18, "the first that goes beyond 1 MiB ends a piece"
+    points.room = False
+    node.timers.settle()
+    assert (len(points.rows), len(points.kept)) == (18, 1)
+    assert node.service.reads.statistics()["reads_under_way"] == 50
+    node.write(set_op(value=b"newer"))
+    points.room = True
+    node.service.reads.resume(points.kept)
+    node.timers.settle()
+    assert [row[11:] for row in points.rows] == [bytes(60_000)] * 18 + [b"newer"] * 32
+    assert node.service.reads.statistics()["reads_under_way"] == 0
+
+
+def test_points_whose_owner_is_gone_are_forgotten(node: Node) -> None:
+    points = Points(node, *[KEY] * 300)
+    points.room = False
+    node.timers.settle()
+    assert node.service.reads.statistics()["reads_under_way"] == 300
+    node.service.reads.forget(points.kept)
+    assert node.service.reads.statistics()["reads_under_way"] == 0
+
+
+def test_points_wait_for_the_versionstamp_their_client_has_seen_but_not_for_ever(node: Node) -> None:
+    node.write(set_op())
+    ahead = (node.store.applied_index + 1).to_bytes(8, "big") + b"\0\0"
+    points, never = Points(node, KEY, min_versionstamp=ahead), Points(node, KEY, min_versionstamp=b"\0\1" + bytes(8))
+    node.timers.settle()
+    assert points.answers == []
+    node.write(set_op(value=b"new"))
+    assert points.rows[0][11:] == b"new"
+    node.timers.advance(6)
+    assert [(answer.id, answer.status) for answer in never.answers] == [(7, pb.READ_STATUS_NO_LEADER)]
+
+
+async def test_strong_points_wait_for_the_leader_to_confirm_itself(node: Node) -> None:
+    node.write(set_op())
+    points = Points(node, KEY, OTHER, consistency=pb.CONSISTENCY_STRONG)
+    node.timers.settle()
+    assert points.answers == []
+    barrier = node.service.barrier
+    assert barrier._task is not None
+    await barrier._task
+    assert [row[11:] for row in points.rows] == [b"v", b""]
+    bounded = Points(node, KEY, consistency=pb.CONSISTENCY_BOUNDED, max_age_ms=60_000)
+    node.timers.settle()
+    assert len(bounded.rows) == 1, "the state was the newest a moment ago"
+
+
+def test_more_points_than_may_be_under_way_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum_node.reads.MAX_WAITING", 100)
+    points, late = Points(node, *[KEY] * 100), Points(node, KEY)
+    node.timers.settle()
+    assert len(points.rows) == 100
+    assert [answer.status for answer in late.answers] == [pb.READ_STATUS_OVERLOADED]
+
+
+def test_points_of_a_damaged_file_go_to_another_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(snapshot: Snapshot, keys: list[bytes], room: int) -> list[bytes]:
+        raise StoreFault("the data file is damaged")
+
+    monkeypatch.setattr(Snapshot, "packed", damaged)
+    points = Points(node, KEY, OTHER)
+    node.timers.settle()
+    assert [(answer.status, answer.message) for answer in points.answers] == [
+        (pb.READ_STATUS_NO_LEADER, "the data file is damaged")
+    ]
+    assert node.service.reads.statistics()["reads_under_way"] == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        (pb.PointReads(), "no key"),
+        (pb.PointReads(keys=[b"k", bytes(2_050)]), "MAX_READ_KEY_SIZE"),
+        (pb.PointReads(keys=[b"k"], min_versionstamp=b"short"), "versionstamp"),
+        (pb.PointReads(keys=[b"", bytes(2_049)]), ""),
+    ],
+)
+def test_bad_points_are_refused_by_name(node: Node, request_: pb.PointReads, named: str) -> None:
+    answers: list[pb.PointAnswers] = []
+    item = PendingPoints(request_, answers.append)
+    problem = check_points(item)
+    if not named:
+        assert problem == ""
+    else:
+        assert named in problem
+        node.service.reads.submit([item])
+        assert [answer.status for answer in answers] == [pb.READ_STATUS_INVALID]
 
 
 def test_loop_lag_is_measured(node: Node) -> None:

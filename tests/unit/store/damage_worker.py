@@ -16,6 +16,7 @@ from typing import Any
 import lmdb
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.entry import packed
 from kvorum.errors import DatabaseCorrupt
 from kvorum_node.store import Store, StoreFault
 from kvorum_node.store.host import LinuxHost
@@ -48,9 +49,13 @@ def keys_one_by_one(store: Store, keys: list[str]) -> dict[str, str]:
     found = {}
     with store.snapshot() as snapshot:
         for name in keys:
-            row = snapshot.get(bytes.fromhex(name.removeprefix("key ")))
+            key = bytes.fromhex(name.removeprefix("key "))
+            row = snapshot.get(key)
             if row.versionstamp:
                 found[name] = f"{row.encoding} {row.versionstamp.hex()} {row.value.hex()}"
+            (data,) = snapshot.packed((key,), 0)
+            if data != packed(row):
+                found[name] = f"packed {data.hex()}"
     return found
 
 

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
-from tests.unit.store.harness import BYTES, Replica, group, put, random_key, write
+from kvorum.entry import packed, unpacked
+from tests.unit.store.harness import BYTES, Replica, add, group, put, random_key, touch, write
 
 
 def test_a_snapshot_does_not_move(replica: Replica) -> None:
@@ -39,6 +40,30 @@ def test_ranges(replica: Replica, reverse: bool) -> None:
     with replica.store.snapshot() as snapshot:
         for key, value in model.items():
             assert snapshot.get(key).value == value
+
+
+def test_rows_of_many_keys_are_those_of_single_ones(replica: Replica) -> None:
+    rng = random.Random(7)
+    keys = [random_key(rng) for _ in range(300)]
+    for at, key in enumerate(keys[:200]):
+        replica.commit(put(key, b"%d" % at * rng.randrange(50), expire_in_ms=rng.choice((None, 1_000 + at))))
+        if at % 5 == 0:
+            replica.commit(touch(key, rng.choice((None, 5_000))))
+    replica.commit(add(b"a number", 7))
+    keys += [b"", b"a number", b"\x80state", b"x" * 2_049, keys[0]]
+    with replica.store.snapshot() as snapshot:
+        rows = snapshot.packed(keys, 1 << 30)
+        assert [unpacked(("k",), row)[1:] for row in rows if not row] == [(None, None)] * rows.count(b"")
+        assert rows == [packed(snapshot.get(key)) for key in keys]
+    assert len([row for row in rows if row]) > 150
+
+
+def test_rows_of_many_keys_end_with_the_one_that_finds_no_room(replica: Replica) -> None:
+    keys = [b"%d" % at for at in range(10)]
+    replica.commit(*(put(key, bytes(1_000)) for key in keys))
+    with replica.store.snapshot() as snapshot:
+        assert [len(snapshot.packed(keys, room)) for room in (0, 1_010, 1_011, 5_055, 10**6)] == [1, 1, 2, 6, 10]
+        assert snapshot.packed([], 0) == []
 
 
 def test_empty_ranges(replica: Replica) -> None:
