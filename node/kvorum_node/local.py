@@ -124,6 +124,10 @@ class LocalConsensus:
     def leader(self) -> Member | None:
         return Member("local", "", "") if self.is_leader else None
 
+    @property
+    def commit_index(self) -> int:
+        return self._machine.applied_index
+
     def status(self) -> Status:
         index = self._machine.applied_index
         return Status("local", b"", "local", 0, self.leader, index, index, index, index)

@@ -44,6 +44,9 @@ logger = logging.getLogger("kvorum.node")
 TIME_JUMP = 500.0
 """Milliseconds by which entry time may run ahead of the loop's before alarms are set anew."""
 
+LAG_PATIENCE = 1.0
+"""Seconds within which what was committed must be applied, or this node is not ready."""
+
 Answer = Callable[[pb.ResultGroup], None]
 
 
@@ -117,6 +120,8 @@ class NodeService:
         self._leader_message = pb.Leader()
         self._leader_known_alarm = Alarm(timers, self._leaderless)
         self._leader_listeners: list[Callable[[], None]] = []
+        self._reached: dict[int, asyncio.Future[None]] = {}
+        """Whoever waits for an entry to be applied."""
         self._started = False
         consensus.on_applied(self._applied)
         consensus.on_installed(self._installed)
@@ -263,6 +268,28 @@ class NodeService:
         else:
             self.ranges.end(watch, str(error))
 
+    # ---- readiness
+
+    async def behind(self, patience: float) -> str:
+        """Wait until the state holds every entry that is known here to be committed now, at most `patience` seconds.
+        Returns what is missing then; empty: nothing."""
+        index = self.consensus.commit_index
+        if self.store.applied_index >= index:
+            return ""
+        reached = self._reached.get(index)
+        if reached is None:
+            reached = self._reached[index] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([reached], timeout=patience)
+        if self.store.applied_index >= index:
+            return ""
+        return f"entry {index:,} is committed, and the state of this node is at entry {self.store.applied_index:,}"
+
+    def _tell_reached(self, index: int) -> None:
+        for waited_for in [number for number in self._reached if number <= index]:
+            reached = self._reached.pop(waited_for)
+            if not reached.done():
+                reached.set_result(None)
+
     # ---- leadership
 
     @property
@@ -362,6 +389,8 @@ class NodeService:
             if result.closed_sessions:
                 self.sessions.closed(result.closed_sessions)
         self.reads.applied(applied.index)
+        if self._reached:
+            self._tell_reached(applied.index)
 
     def _installed(self, index: int) -> None:
         """A snapshot is the state now: what lies between the old one and it was never applied here (rules E1).
@@ -373,6 +402,7 @@ class NodeService:
         self.hub.installed()
         self.ranges.installed()
         self.reads.applied(index)
+        self._tell_reached(index)
         self._tell_leader()
 
     def _leadership(self, leading: bool) -> None:

@@ -444,6 +444,10 @@ class RaftNode:
         leader_id = self._core.leader_id if self._running and not self._failed else None
         return report.member(self._parts, leader_id) if leader_id is not None else None
 
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index if self._running else self._machine.applied_index
+
     def on_leadership(self, callback: Callable[[bool], None]) -> None:
         self._on_leadership.append(callback)
 

@@ -200,6 +200,11 @@ class Consensus(Protocol):
     @property
     def leader(self) -> Member | None: ...
 
+    @property
+    def commit_index(self) -> int:
+        """Last entry that is known here to be committed; not below the applied one."""
+        ...
+
     def status(self) -> Status: ...
 
     def on_leadership(self, callback: Callable[[bool], None]) -> None:

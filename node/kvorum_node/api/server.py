@@ -1,6 +1,7 @@
 """The gRPC server of a node: the Kv and Admin services, health and reflection."""
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -14,7 +15,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.seams import Administration
 
 from ..backup.saving import Backups
-from ..service import NodeService
+from ..service import LAG_PATIENCE, NodeService
 from .admin import SERVICE as ADMIN
 from .admin import Admin
 from .stream import Stream
@@ -24,6 +25,8 @@ logger = logging.getLogger("kvorum.api")
 
 SERVICE = "kvorum.v1.Kv"
 MAX_STREAMS = 10_000
+LOOK = 1.0
+"""Seconds between looks at this node's health."""
 GRACE = 1.0
 """Seconds that streams get to send what they have when the node stops."""
 
@@ -130,7 +133,8 @@ class ApiServer:
         return bool(self._service.leader.node_id) and not self._service.unreadable()
 
     async def _report_health(self) -> None:
-        """Serving while a leader is known and the state may be read; news come with the leadership."""
+        """Serving while a leader is known, and the state may be read and is not behind: as /readyz. News come with the
+        leadership; all else is looked at every second."""
         patience = self._service.settings.max_election_timeout
         while True:
             self._leader_news.clear()
@@ -143,8 +147,10 @@ class ApiServer:
                     continue
                 except TimeoutError:
                     known = self._is_ready()
+            known = known and not await self._service.behind(LAG_PATIENCE)
             status = health_pb2.HealthCheckResponse.SERVING if known else health_pb2.HealthCheckResponse.NOT_SERVING
             for name in ("", SERVICE):
                 await self._health.set(name, status)
-            if not self._leader_news.is_set():
-                await self._leader_news.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await self._leader_news.wait()

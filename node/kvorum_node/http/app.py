@@ -354,7 +354,7 @@ class App:
         return self._health.live()
 
     async def _readyz(self, _: Request) -> Response:
-        return self._health.ready()
+        return await self._health.ready()
 
     async def _page(self, _: Request) -> Response:
         return await self._metrics.page()

@@ -7,7 +7,7 @@ from kvorum_raft.seams import Consensus
 from ..config import NodeConfig, listen_parts
 from ..front import Front
 from ..metrics.collector import Sources
-from ..service import NodeService
+from ..service import LAG_PATIENCE, NodeService
 from .app import App
 from .health import Health
 from .metrics import Metrics
@@ -21,7 +21,12 @@ class HttpPort:
     def __init__(self, service: NodeService, front: Front, config: NodeConfig, *, grace: float) -> None:
         self._service = service
         self._front = front
-        self._health = Health(self._problem, asyncio.get_running_loop().time, grace=grace)
+        self._health = Health(
+            self._problem,
+            asyncio.get_running_loop().time,
+            grace=grace,
+            behind=lambda: service.behind(LAG_PATIENCE),
+        )
         self._stop_listening = service.on_leader(self._health.look)
         consensus: Consensus = service.consensus
         self._app = App(

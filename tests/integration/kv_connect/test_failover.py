@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node._proto import datapath_pb2 as dp
@@ -157,6 +158,13 @@ def status_of(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+def health_of(address: str) -> int:
+    """What gRPC's health service says of the node."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return int(stub.Check(health_pb2.HealthCheckRequest(service="kvorum.v1.Kv"), timeout=10).status)
+
+
 async def test_without_a_majority_everything_is_held_and_then_goes_on(tmp_path: Path) -> None:
     with ThreeNodes(tmp_path) as cluster:
         serving, other = cluster.followers()
@@ -182,9 +190,16 @@ async def test_without_a_majority_everything_is_held_and_then_goes_on(tmp_path: 
             while (await in_thread(status_of, f"{url}/readyz"))[0] != 503:
                 assert time.monotonic() < deadline
             assert (await in_thread(status_of, f"{url}/livez"))[0] == 200
+            grpc_address = cluster.client_address(serving)
+            while await in_thread(health_of, grpc_address) != health_pb2.HealthCheckResponse.NOT_SERVING:
+                assert time.monotonic() < deadline
             assert not any(task.done() for task in (*held, reading))
             await in_thread(cluster.start, other)
             await asyncio.gather(*held)
+            deadline = time.monotonic() + 10
+            while await in_thread(health_of, grpc_address) != health_pb2.HealthCheckResponse.SERVING:
+                assert time.monotonic() < deadline
+            assert await in_thread(status_of, f"{url}/readyz") == (200, "ok\n")
             assert await reading >= 1
             assert await total(client) == 3
             event = await (await late).event()

@@ -360,10 +360,24 @@ async def test_health(app: App, clock: Clock) -> None:
     assert (await ask(app, Request("GET", "/livez", {}))).status == 200
 
 
+async def test_a_node_whose_state_is_behind_is_not_ready() -> None:
+    lacks = ["entry 9 is committed, and the state of this node is at entry 7"]
+
+    async def behind() -> str:
+        return lacks[0]
+
+    health = Health(str, Clock(), grace=1.0, behind=behind)
+    answer = await health.ready()
+    assert (answer.status, b"".join(answer.chunks)) == (503, lacks[0].encode() + b"\n")
+    lacks[0] = ""
+    assert (await health.ready()).status == 200
+    assert health.live().status == 200
+
+
 async def test_metrics_have_names_that_prometheus_takes(app: App) -> None:
     page = body(await ask(app, Request("GET", "/metrics", {})))
     assert "kvorum_debug_odd_name__x_ 1.0\n" in page and "kvorum_raft_term 7.0\n" in page
-    assert "# TYPE kvorum_term gauge\n" in page
+    assert "# TYPE kvorum_raft_term gauge\n" in page
 
 
 async def test_a_watch_that_comes_while_the_node_ends_goes_elsewhere(app: App) -> None:

@@ -100,6 +100,8 @@ class FakeConsensus:
         self.jump_ms = 0
         """By how much an operator has set the cluster's time ahead."""
         self.leading = True
+        self.unapplied = 0
+        """Entries that are committed and not applied."""
         self.known_leader: Member | None = Member("n1", "n1:7403", "n1:7401")
         self.refuse_with: RaftError | None = None
         self.payloads: list[bytes] = []
@@ -181,6 +183,10 @@ class FakeConsensus:
     @property
     def leader(self) -> Member | None:
         return self.known_leader
+
+    @property
+    def commit_index(self) -> int:
+        return int(self.machine.applied_index) + self.unapplied
 
     def status(self) -> Status:
         index = self.machine.applied_index
