@@ -7,6 +7,7 @@ from typing import Final
 from kvorum.errors import InvalidArgument, LimitExceeded, shown
 
 Duration = timedelta | int | float
+"""A `timedelta`, or a number of milliseconds."""
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
