@@ -212,7 +212,8 @@ class ConnectFailed(Unavailable):
 
 class WrongCluster(KvorumError):
     """The node belongs to another cluster than this client has been talking to, speaks another protocol version, or is
-    none: the address is that of another port."""
+    none: the address is that of another port. Or one of the two speaks TLS and the other does not, or does not accept
+    the other's certificate."""
 
     outcome = "not applied"
 

@@ -86,6 +86,11 @@ class ChannelTls:
         self.credentials()
 
     @property
+    def shows_certificate(self) -> bool:
+        """To a node that demands one."""
+        return self._tls.cert is not None
+
+    @property
     def options(self) -> tuple[tuple[str, str], ...]:
         """Further options of a channel."""
         if self.server_name is None:
@@ -119,6 +124,7 @@ class _Fixed(ChannelTls):
     """Credentials that somebody else has made."""
 
     def __init__(self, credentials: "grpc.ChannelCredentials") -> None:
+        self._tls = Tls()
         self._credentials = credentials
         self.server_name = None
 

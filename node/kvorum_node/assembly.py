@@ -14,6 +14,7 @@ from kvorum.cluster.connection import Connection
 from kvorum_raft import RaftConfig, RaftNode, Timing
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_marker
+from kvorum_raft.tls import PeerTls
 
 from . import quarantine
 from .api.server import ApiServer
@@ -23,6 +24,7 @@ from .front import Front
 from .handover import HandOver
 from .http.port import HttpPort
 from .loopback import LoopbackConnection
+from .port_tls import PortTls
 from .replica_store import ReplicaStore
 from .scrub import Scrubber
 from .service import NodeService, ServiceSettings
@@ -73,6 +75,8 @@ class Replica:
     async def _start(self) -> None:
         config, stack = self._config, self._stack
         loop = asyncio.get_running_loop()
+        tls = self._tls = PortTls(config) if config.tls_cert is not None else None
+        self._peer_tls = _peer_tls(config)
         store = self._store = _open_store(config, crashed=self._crashed)
         stack.callback(store.close)
         space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=self._least)
@@ -82,7 +86,7 @@ class Replica:
             heartbeat=config.heartbeat_ms / 1000,
         )
         raft = self._raft = RaftNode(
-            _raft_config(config, timing), store, first_payload=_first_payload, low_space=space.low
+            _raft_config(config, timing, self._peer_tls), store, first_payload=_first_payload, low_space=space.low
         )
         self._hand_over = HandOver(raft, raft, loop, patience=timing.election_max, too_late=timing.election_min / 2)
         self._scrubber = Scrubber(store, config.scrub_interval_s, self._damaged, rng=random.Random())
@@ -115,6 +119,8 @@ class Replica:
                 self._scrubber.statistics,
                 self._writeback.statistics,
                 backups.statistics,
+                *(() if tls is None else (tls.statistics,)),
+                self._expiry,
             ),
         )
         # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
@@ -126,6 +132,7 @@ class Replica:
             keepalive=min(5.0, max(0.5, lease / 4)),
             administration=raft,
             backups=backups,
+            credentials=None if tls is None else tls.server_credentials(),
         )
         self._writeback.start()
         stack.callback(self._writeback.stop)
@@ -152,13 +159,15 @@ class Replica:
             listen_parts(member.client_address) for member in config.members if member.node_id == config.node_id
         ]
 
+        to_nodes = None if self._tls is None else self._tls.to_nodes()
+
         def connect(address: Address, loop: asyncio.AbstractEventLoop, _: object) -> Connection:
             if address == own or address in known_as:
                 return LoopbackConnection(service, config.node_id, address, loop)
-            return Connection(address, loop)
+            return Connection(address, loop, to_nodes)
 
         front = Front(service, [own], connect=lambda addresses: ClusterBackend(addresses, connect=connect))
-        http = self._http = HttpPort(service, front, config, grace=election_max)
+        http = self._http = HttpPort(service, front, config, grace=election_max, tls=self._tls)
         self._stack.push_async_callback(front.close)
         await http.start()
         self._stack.push_async_callback(http.stop)
@@ -166,6 +175,11 @@ class Replica:
     def _term_at(self, index: int) -> int:
         log = self._raft.log
         return 0 if log is None else log.term_at(index)
+
+    def _expiry(self) -> dict[str, float]:
+        """Seconds until the first of this node's certificates expires; nothing if it has none."""
+        left = [tls.expires_in() for tls in (self._tls, self._peer_tls) if tls is not None]
+        return {"tls_cert_expiry_seconds": min(left)} if left else {}
 
     def _least(self, disk: int) -> int:
         """Bytes to be kept free: a reserve, and room for a checkpoint."""
@@ -211,7 +225,7 @@ def _open_store(config: NodeConfig, *, crashed: bool) -> Store:
         raise RaftFault(str(fault)) from fault
 
 
-def _raft_config(config: NodeConfig, timing: Timing) -> RaftConfig:
+def _raft_config(config: NodeConfig, timing: Timing, tls: PeerTls | None) -> RaftConfig:
     return RaftConfig(
         config.node_id,
         list(config.members),
@@ -220,7 +234,14 @@ def _raft_config(config: NodeConfig, timing: Timing) -> RaftConfig:
         join=config.join,
         data_version=DATA_VERSION,
         timing=timing,
+        tls=tls,
     )
+
+
+def _peer_tls(config: NodeConfig) -> PeerTls | None:
+    if config.peer_cert is None or config.peer_key is None or config.peer_ca is None:
+        return None
+    return PeerTls(config.node_id, config.peer_cert, config.peer_key, config.peer_ca)
 
 
 def _first_payload(cluster_id: bytes) -> bytes:

@@ -16,6 +16,7 @@ from kvorum import limits
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
+from . import security
 from .logs import FORMATS, LEVELS
 
 ENV_PREFIX = "KVORUM_"
@@ -70,6 +71,14 @@ class NodeConfig:
     kv_connect_open: bool
     kv_connect_relabel: str
     kv_connect_held_ms: int
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_client_ca: Path | None
+    tls_ca: Path | None
+    peer_cert: Path | None
+    peer_key: Path | None
+    peer_ca: Path | None
+    insecure: bool
 
 
 def _text(value: Any) -> str:
@@ -245,7 +254,43 @@ SETTINGS: tuple[Setting, ...] = (
         30_000,
         "how long a request of KV Connect waits for a leader before it is answered with what is known",
     ),
+    Setting(
+        "tls_cert",
+        _text,
+        None,
+        "PEM file with this node's certificate, and what is between it and the CA: client port and HTTP port speak TLS",
+    ),
+    Setting("tls_key", _text, None, "PEM file with its key"),
+    Setting("tls_client_ca", _text, None, "PEM file of a CA: clients of both ports must show a certificate of it"),
+    Setting(
+        "tls_ca",
+        _text,
+        None,
+        "PEM file of the CA of the other nodes' tls_cert, whose leader the HTTP port writes to (default: tls_client_ca,"
+        " else peer_ca, else this machine's CAs)",
+    ),
+    Setting("peer_cert", _text, None, "PEM file with this node's certificate for peers, which names it by its id"),
+    Setting("peer_key", _text, None, "PEM file with its key"),
+    Setting("peer_ca", _text, None, "PEM file of the CA whose certificates nodes show each other"),
+    Setting(
+        "insecure",
+        _truth,
+        False,
+        "listen beyond this machine without what protects a port there: whoever reaches it may do everything",
+        switch=True,
+    ),
 )
+FILES = (
+    "kv_connect_token_file",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "tls_ca",
+    "peer_cert",
+    "peer_key",
+    "peer_ca",
+)
+"""Settings that are paths; in a configuration file they are relative to its folder."""
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -284,8 +329,9 @@ def _from_file(file: Path) -> dict[str, Any]:
     if "data_dir" in values:
         # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
         values["data_dir"] = str(file.parent / values["data_dir"])
-    if "kv_connect_token_file" in values:
-        values["kv_connect_token_file"] = str(file.parent / values["kv_connect_token_file"])
+    for name in FILES:
+        if name in values:
+            values[name] = str(file.parent / values[name])
     return values
 
 
@@ -338,7 +384,26 @@ def _checked(values: dict[str, Any]) -> NodeConfig:
             "timeouts must satisfy 3 × heartbeat_ms < election_timeout_min_ms < election_timeout_max_ms,"
             f" got {beat}, {low}, {high}"
         )
-    return NodeConfig(**values)
+    _check_tls(values)
+    config = NodeConfig(**values)
+    security.check(config)
+    return config
+
+
+def _check_tls(values: dict[str, Any]) -> None:
+    """Whole sets of files only: half of one would be taken for protection."""
+    for names, what in ((("tls_cert", "tls_key"), "clients"), (("peer_cert", "peer_key", "peer_ca"), "peers")):
+        lacking = [name for name in names if values[name] is None]
+        if 0 < len(lacking) < len(names):
+            there = " and ".join(name for name in names if name not in lacking)
+            raise ConfigurationError(
+                f"{there} without {' and '.join(lacking)}: TLS with {what} needs {', '.join(names)}"
+            )
+    for name in ("tls_client_ca", "tls_ca"):
+        if values[name] is not None and values["tls_cert"] is None:
+            raise ConfigurationError(f"{name} without tls_cert and tls_key: the node's ports speak no TLS")
+    for name in FILES[1:]:
+        values[name] = None if values[name] is None else Path(values[name])
 
 
 def _check_http(values: dict[str, Any]) -> None:

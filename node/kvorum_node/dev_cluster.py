@@ -29,6 +29,7 @@ from typing import ParamSpec, TypeVar
 import grpc
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.tls import ChannelTls
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,8 +63,9 @@ class DevCluster:
     """See the module. Node numbers count from 0.
 
     `ports` are (client, peer) for each node, and HTTP gets the port after the client's; free ones are taken by default.
-    `settings` are further keys of the
-    nodes' configuration, e.g. `{"lease_ms": 1000}`. Both are used when the folder is new.
+    `settings` are further keys of the nodes' configuration, e.g. `{"lease_ms": 1000}`, `node_settings` those of one
+    node each. All are used when the folder is new. `tls` is how the nodes are asked, if their settings have them speak
+    TLS.
     """
 
     def __init__(
@@ -72,11 +74,15 @@ class DevCluster:
         nodes: int = 3,
         ports: Sequence[tuple[int, int]] | None = None,
         settings: Mapping[str, int | str] | None = None,
+        node_settings: Sequence[Mapping[str, int | str]] = (),
+        tls: ChannelTls | None = None,
     ) -> None:
         self.base_dir = Path(base_dir).resolve()
         self.nodes = nodes
         self._ports = list(ports) if ports is not None else None
         self._settings = dict(settings or {})
+        self._node_settings = list(node_settings)
+        self._tls = tls
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._channels: dict[int, grpc.Channel] = {}
 
@@ -105,7 +111,7 @@ class DevCluster:
 
     def http_url(self, number: int) -> str:
         """For `Deno.openKv` and other clients of KV Connect, which take any token; also of health and metrics."""
-        return f"http://{self.http_address(number)}"
+        return f"{'http' if self._tls is None else 'https'}://{self.http_address(number)}"
 
     @property
     def http_addresses(self) -> list[str]:
@@ -174,6 +180,8 @@ class DevCluster:
             own = f'node_id = "n{number + 1}"\ndata_dir = "n{number + 1}"\n'
             own += f'client_listen = "{HOST}:{client}"\npeer_listen = "{HOST}:{peer}"\n'
             own += f'http_listen = "{HOST}:{http}"\n'
+            for key, value in (self._node_settings[number] if self._node_settings else {}).items():
+                own += f"{key} = {_toml(value)}\n"
             self.config(number).write_text(own + extra + members)
 
     def start(self, number: int) -> None:
@@ -266,14 +274,14 @@ class DevCluster:
             return None
         channel = self._channels.get(number)
         if channel is None:
-            options = (
+            options: tuple[tuple[str, int | str], ...] = (
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.initial_reconnect_backoff_ms", 50),
                 ("grpc.min_reconnect_backoff_ms", 1_000),  # also how long one attempt may take
                 ("grpc.max_reconnect_backoff_ms", 100),
             )
-            channel = self._channels[number] = grpc.insecure_channel(self.client_address(number), options=options)
+            channel = self._channels[number] = self._open_channel(self.client_address(number), options)
         call = channel.unary_unary(
             "/kvorum.v1.Kv/Status",
             request_serializer=pb.StatusRequest.SerializeToString,
@@ -284,6 +292,11 @@ class DevCluster:
         except grpc.RpcError:
             return None
         return answer
+
+    def _open_channel(self, target: str, options: tuple[tuple[str, int | str], ...]) -> grpc.Channel:
+        if self._tls is None:
+            return grpc.insecure_channel(target, options=options)
+        return grpc.secure_channel(target, self._tls.credentials(), options=(*options, *self._tls.options))
 
     def _check_ports(self, number: int) -> None:
         """Another program's node on this port would answer in place of ours."""
@@ -374,6 +387,8 @@ class DevCluster:
 
 
 def _toml(value: int | str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return str(value) if isinstance(value, int) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -16,6 +16,7 @@ import grpc.aio
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.connection import Connection
 from kvorum.cluster.route import Address
+from kvorum.tls import ChannelTls
 
 from .api.stream import Stream
 from .api.unary import Unary
@@ -39,7 +40,7 @@ class LoopbackConnection(Connection):
         """The node's own account of itself; nothing to wait for."""
         return await Unary(self._service).status(pb.StatusRequest().SerializeToString(), None)
 
-    def _open_channel(self, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
+    def _open_channel(self, target: str, tls: ChannelTls | None) -> Any:
         return _Channel(lambda context: Stream(self._service, self._node_id, context))
 
 

@@ -1,6 +1,5 @@
 """Settings of a `RaftNode`. Times are seconds, sizes bytes."""
 
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -9,6 +8,7 @@ from kvorum_raft.configuration import MAX_MEMBERS
 from kvorum_raft.entry import HEADER_SIZE
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
+from kvorum_raft.tls import PeerTls
 
 MIB: Final = 1 << 20
 PROTOCOL_MIN: Final = 1
@@ -99,8 +99,8 @@ class RaftConfig:
     """Oldest and newest protocol version spoken with peers; others than the program's own are for tests."""
     map_size: int = 1 << 42
     """Address space of the log's LMDB environment; never grown at run time."""
-    server_tls: ssl.SSLContext | None = None
-    client_tls: ssl.SSLContext | None = None
+    tls: PeerTls | None = None
+    """None: peers are spoken to in clear."""
 
     @property
     def own(self) -> Member:

@@ -4,12 +4,16 @@ The dialling side speaks first and is afterwards the only one that sends; the ac
 listens. So each pair of nodes has one connection for each direction, neither has to be chosen, and a broken one says
 something about one direction only.
 
+With TLS the other side's certificate names its node, and what a hello says must agree with it: whoever has one node's
+key cannot speak for another. The dialling side looks before it says anything.
+
 The handshake agrees on the newest protocol version that both sides speak; it is kept per connection, for a program that
 speaks more than one.
 """
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -17,6 +21,8 @@ from kvorum_raft import identity as ids
 from kvorum_raft import wire
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.errors import ProtocolError
+from kvorum_raft.tls import node_name, node_names
+from kvorum_raft.tls_port import reason
 
 _USER_TIMEOUT_MS: Final = 5000
 
@@ -55,6 +61,12 @@ class Host(Protocol):
 
     def bad_input(self, where: str, error: ProtocolError) -> None: ...
 
+    def wrong_name(self, where: str, text: str) -> None:
+        """A certificate names another node than the one that speaks."""
+        ...
+
+    def tls_failed(self, where: str, text: str) -> None: ...
+
 
 def _protocols(hello: pb.Hello) -> tuple[int, int]:
     return hello.protocol_min, hello.protocol_max
@@ -74,11 +86,15 @@ class Connection(asyncio.Protocol):
         """What the other side said of itself."""
         self.protocol = 0
         """Version that both sides speak; 0 before they have agreed."""
+        self._names: frozenset[str] | None = None
+        """Nodes that the other side's certificate names; None without TLS."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # not isinstance: uvloop's transports have the methods of asyncio.Transport, but do not inherit from it
         self._transport = cast("asyncio.Transport", transport)
         self.where = str(transport.get_extra_info("peername"))
+        if transport.get_extra_info("ssl_object") is not None:
+            self._names = node_names(transport.get_extra_info("peercert"))
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -106,6 +122,17 @@ class Connection(asyncio.Protocol):
 
     def _received(self, envelope: pb.Envelope, size: int) -> None:
         raise NotImplementedError
+
+    def _is_named(self, node_id: str) -> bool:
+        """Whether the other side may speak for that node. If not, the connection is cut."""
+        if self._names is None or node_name(node_id) in self._names:
+            return True
+        shown = ", ".join(sorted(self._names)) or "no node"
+        self._host.wrong_name(
+            self.where, f"the certificate of whoever speaks for node {node_id[:128]!r} names {shown[:500]}"
+        )
+        self.abort()
+        return False
 
     def _opened(self) -> None:
         self._stop_timer()
@@ -161,6 +188,8 @@ class Inbound(Connection):
             return
         if self.hello is not None or envelope.WhichOneof("body") != "hello":
             raise ProtocolError("a peer that does not begin with one hello")
+        if not self._is_named(envelope.hello.node_id):
+            return
         self.hello = envelope.hello
         self._host.admit(envelope.hello, self._judged, dialled=False)
 
@@ -197,6 +226,8 @@ class Dialled(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if not self._is_named(self.node_id):
+            return
         hello = self._host.hello(self.node_id)
         hello.meeting = self._meeting
         self.write(pb.Envelope(hello=hello))
@@ -204,6 +235,9 @@ class Dialled(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         was_open = self.is_open
         super().connection_lost(exc)
+        if isinstance(exc, ssl.SSLError) and self.hello is None:
+            # With TLS 1.3 our handshake is done before the other side has judged our certificate.
+            self._host.tls_failed(self.where, reason(exc))
         if was_open:
             self._lost()
         if not self.ended.done():

@@ -108,5 +108,5 @@ def statistics(parts: Parts) -> dict[str, float]:
         **parts.journal.statistics(),
         **core.counters,
         **parts.snapshots.statistics(),
-        **{f"peer_{name}": value for name, value in parts.transport.counters.items()},
+        **{f"peer_{name}": value for name, value in parts.transport.statistics().items()},
     }

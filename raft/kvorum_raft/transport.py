@@ -14,6 +14,7 @@ node both call, the newer call wins, and keeps the name for some elections' time
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
@@ -22,17 +23,20 @@ from pysyncobj.transport import Transport
 
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.config import RaftConfig, split_address
-from kvorum_raft.connection import Inbound, Meeting, Outbound
+from kvorum_raft.connection import Dialled, Inbound, Meeting, Outbound
 from kvorum_raft.errors import ConfigurationError, ProtocolError, Refused
 from kvorum_raft.identity import GENERATION_ID_SIZE
 from kvorum_raft.peer import Peer
 from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.seams import Member
+from kvorum_raft.tls import SHUTDOWN_TIMEOUT
+from kvorum_raft.tls_port import TlsPort, reason
 
 _HOLD_ELECTIONS: Final = 3
 """A folder that took a name over keeps it for this many longest election timeouts."""
 _SILENT: Final = 10.0
 """A guest that said nothing for so many seconds makes room for another one."""
+_BACKLOG: Final = 128
 _log = logging.getLogger("kvorum.raft")
 _Done = Callable[[pb.Reject | None], None]
 
@@ -72,14 +76,18 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         self._filed = {member.node_id: member.peer_address for member in config.peers}
         self._peers: dict[str, Peer] = {}
         self._leaving: dict[asyncio.Task[None], None] = {}
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsPort | None = None
         self._strangers: dict[Inbound, None] = {}
         self._meetings: dict[Meeting, None] = {}
         self._quiet: QuietLog | None = None
         self._serving = False
         self._closed = False
         self.counters = dict.fromkeys(
-            ("frames_in", "frames_out", "bytes_in", "bytes_out", "bad_inputs", "rejects", "connects", "disconnects"), 0
+            (
+                *("frames_in", "frames_out", "bytes_in", "bytes_out", "bad_inputs", "rejects", "connects"),
+                *("disconnects", "wrong_names", "tls_dials_failed"),
+            ),
+            0,
         )
         if not config.join:
             self.update(config.peers)
@@ -93,9 +101,17 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         address = self._config.listen or self._config.own.peer_address
         host, port = split_address(address)
         try:
-            self._server = await loop.create_server(
-                lambda: Inbound(self), host or None, port, ssl=self._config.server_tls, backlog=128
-            )
+            if self._config.tls is None:
+                self._server = await loop.create_server(lambda: Inbound(self), host or None, port, backlog=_BACKLOG)
+            else:
+                self._server = TlsPort(
+                    lambda: Inbound(self),
+                    self._config.tls.server,
+                    patience=self.handshake_timeout,
+                    half_open=self._config.limits.handshakes,
+                    report=self._tls_refused,
+                )
+                await self._server.start(host, port, _BACKLOG)
         except OSError as error:
             raise ConfigurationError(f"cannot listen for peers on {address}: {error.strerror or error}") from error
 
@@ -181,9 +197,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         self._meetings[meeting] = None
         try:
             async with asyncio.timeout(self.handshake_timeout):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: meeting, host, port, ssl=self._config.client_tls
-                )
+                await self._open(meeting, host, port)
                 answer = await meeting.answer
         except TimeoutError as error:
             raise ConfigurationError(f"cannot reach {where}: no answer in {self.handshake_timeout} s") from error
@@ -248,9 +262,10 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self.handshake_timeout):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: outbound, host, port, ssl=self._config.client_tls
-                )
+                await self._open(outbound, host, port)
+        except ssl.SSLError as error:
+            self.tls_failed(f"node {peer.node_id} at {address}", reason(error))
+            return False
         except (
             OSError,
             TimeoutError,
@@ -262,6 +277,21 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
             return await outbound.ended
         finally:
             outbound.abort()
+
+    async def _open(self, dialled: Dialled, host: str, port: int) -> None:
+        """Raises OSError and ValueError; ssl.SSLError, which is one, if the other side is not of our CA."""
+        loop, tls = asyncio.get_running_loop(), self._config.tls
+        if tls is None:
+            await loop.create_connection(lambda: dialled, host, port)
+            return
+        await loop.create_connection(
+            lambda: dialled,
+            host,
+            port,
+            ssl=tls.client(),
+            ssl_handshake_timeout=self.handshake_timeout,
+            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+        )
 
     # -- guests
 
@@ -460,6 +490,27 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
     def bad_input(self, where: str, error: ProtocolError) -> None:
         self.counters["bad_inputs"] += 1
         self._warn("bad input", f"closed a connection with {where} on the peer port: {error}")
+
+    def wrong_name(self, where: str, text: str) -> None:
+        self.counters["wrong_names"] += 1
+        self._warn("wrong name", f"closed a connection with {where}: {text}")
+
+    def tls_failed(self, where: str, text: str) -> None:
+        self.counters["tls_dials_failed"] += 1
+        self._warn("tls dial", f"no TLS with {where}: {text}")
+
+    def _tls_refused(self, where: str, kind: str, text: str) -> None:
+        """Counted by the port."""
+        self._warn(f"tls {kind}", f"closed a connection with {where} on the peer port: {text}")
+
+    def statistics(self) -> dict[str, float]:
+        """Counts since the start."""
+        port = self._server.statistics() if isinstance(self._server, TlsPort) else {}
+        tls = self._config.tls
+        days = (
+            {} if tls is None else {"cert_expiry_days": tls.expires_in() / 86_400, "tls_reload_failures": tls.failures}
+        )
+        return {**self.counters, **port, **days}
 
     def _warn(self, key: str, text: str) -> None:
         if self._quiet is not None:

@@ -18,6 +18,7 @@ import grpc.aio
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster import tls_trouble
 from kvorum.cluster.route import Address, name
 from kvorum.tls import ChannelTls
 
@@ -71,7 +72,9 @@ def describe(error: grpc.RpcError) -> str:
     code, details = error.code(), error.details() or ""
     if is_foreign(error):
         return WRONG_PORT
-    if "Socket closed" in details and "failed to connect" in details:
+    if (trouble := tls_trouble.explain(details)) is not None:
+        return trouble
+    if _closed_at_once(error):
         # It took the connection, and closed it before a word of HTTP/2: so do the peers' port, and a node that ends.
         return f"connection closed at once: if that lasts, {WRONG_PORT}"
     for sign, meaning in (
@@ -89,6 +92,11 @@ def describe(error: grpc.RpcError) -> str:
     first = details.strip().splitlines()[0][:200] if details.strip() else ""
     label = code.name.lower().replace("_", " ")
     return f"{label}: {first}" if first else label
+
+
+def _closed_at_once(error: grpc.RpcError) -> bool:
+    details = error.details() or ""
+    return "failed to connect" in details and ("Socket closed" in details or "Connection reset" in details)
 
 
 def is_foreign(error: grpc.RpcError) -> bool:
@@ -111,7 +119,9 @@ class Connection:
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, tls: ChannelTls | None = None) -> None:
         self.address = address
-        self._secure = tls is not None
+        self._tls = tls
+        self._has_socket = False
+        """What is at the other end is a port, and not a part of this process."""
         self.ended: asyncio.Future[NodeFailed] = loop.create_future()
         self._loop = loop
         self._channel = self._open_channel(name(address), tls)
@@ -128,6 +138,7 @@ class Connection:
         self._ping_due = False
 
     def _open_channel(self, target: str, tls: ChannelTls | None) -> Any:
+        self._has_socket = True
         return open_channel(target, tls, OPTIONS)
 
     async def greet(self, hello: pb.Hello, timeout: float) -> pb.ServerFrame:
@@ -146,8 +157,8 @@ class Connection:
         except grpc.RpcError as error:
             # A client that was never connected was given the wrong port. For another one it will pass: something on
             # the way, such as a proxy, answers in a node's place.
-            refused = error.code() == grpc.StatusCode.UNIMPLEMENTED and not hello.cluster_id
-            raise NodeFailed(describe(error), final=refused) from error
+            problem, refused = await self._explain(error)
+            raise NodeFailed(problem, final=refused and not hello.cluster_id) from error
         except asyncio.InvalidStateError:
             raise NodeFailed("connection closed") from None
         if frame is grpc.aio.EOF:
@@ -160,6 +171,17 @@ class Connection:
             raise NodeFailed("it did not answer Hello: not a kvorum node")
         assert isinstance(frame, pb.ServerFrame)
         return frame
+
+    async def _explain(self, error: grpc.RpcError) -> tuple[str, bool]:
+        """What is wrong, and whether waiting is pointless unless somebody changes something."""
+        details = error.details() or ""
+        if self._has_socket and _closed_at_once(error):
+            shows = self._tls is not None and self._tls.shows_certificate
+            secure = self._tls is not None
+            trouble = await tls_trouble.ask(self.address, secure=secure, shows_certificate=shows)
+            return trouble or describe(error), trouble is not None
+        misfit = error.code() == grpc.StatusCode.UNIMPLEMENTED or tls_trouble.explain(details) is not None
+        return describe(error), misfit
 
     def start(
         self,
@@ -198,7 +220,7 @@ class Connection:
         try:
             answer = await call(pb.StatusRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            raise NodeFailed(describe(error)) from error
+            raise NodeFailed((await self._explain(error))[0]) from error
         assert isinstance(answer, pb.StatusResponse)
         return answer
 

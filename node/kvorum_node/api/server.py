@@ -27,6 +27,8 @@ SERVICE = "kvorum.v1.Kv"
 MAX_STREAMS = 10_000
 LOOK = 1.0
 """Seconds between looks at this node's health."""
+HANDSHAKE_MS = 10_000
+"""Thousands of clients may come back at once, and a handshake takes a millisecond or two."""
 GRACE = 1.0
 """Seconds that streams get to send what they have when the node stops."""
 
@@ -45,7 +47,10 @@ class ApiServer:
         keepalive: float = 5.0,
         administration: Administration | None = None,
         backups: Backups | None = None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        """`credentials`: the port speaks TLS only."""
+        self._credentials = credentials
         self._service = service
         self._node_id = node_id
         self._listen = listen
@@ -72,6 +77,7 @@ class ApiServer:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 500),
                 ("grpc.http2.max_ping_strikes", 0),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
@@ -83,7 +89,10 @@ class ApiServer:
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the address cannot be had."""
         try:
-            self.port = self._server.add_insecure_port(self._listen)
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(self._listen)
+            else:
+                self.port = self._server.add_secure_port(self._listen, self._credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()

@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._discarded = 0
         self.scheduled = False
         self.peer = ""
+        self.scheme = "http"
 
     # ---- asyncio's side
 
@@ -113,6 +114,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
         self.peer = name[0] if name else ""
+        if transport.get_extra_info("ssl_object") is not None:
+            self.scheme = "https"
         transport.set_write_buffer_limits(high=MAX_UNSENT)
         # A client whose machine is gone closes nothing, and a watch's signs of life are too small to fill a buffer.
         raw = transport.get_extra_info("socket")
@@ -235,7 +238,10 @@ class Connection(asyncio.Protocol):
             self._reading_paused = False
             transport.resume_reading()
         try:
-            transport.write_eof()
+            if self.scheme == "https":
+                transport.close()  # TLS says goodbye after what is still to be sent, and waits for the client's
+            else:
+                transport.write_eof()
         except OSError:
             transport.abort()  # the client is gone
 

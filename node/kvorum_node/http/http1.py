@@ -142,9 +142,8 @@ class Http1:
             self._broken(h11.RemoteProtocolError("both content-length and transfer-encoding", 400))
             return
         path = event.target.decode("latin-1").partition("?")[0]
-        head = Request(
-            event.method.decode("latin-1"), path, headers, b"", self._connection.peer, "http", self._connection
-        )
+        method, connection = event.method.decode("latin-1"), self._connection
+        head = Request(method, path, headers, b"", connection.peer, connection.scheme, connection)
         self._exchange = Exchange(self._app, head, self._loop, self._has_something)
         self._connection.note_request(under_way=True)
         length = headers.get("content-length")

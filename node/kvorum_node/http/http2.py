@@ -358,6 +358,8 @@ def _head_of(event: h2.events.RequestReceived, connection: Connection) -> tuple[
         headers[bytes(name).decode("latin-1")] = bytes(value).decode("latin-1")
     method, path = headers.pop(":method", ""), headers.pop(":path", "")
     scheme = headers.pop(":scheme", "http")
+    if connection.scheme == "https":
+        scheme = "https"  # else a proxy may know better
     authority = headers.pop(":authority", "")
     if authority:
         headers["host"] = authority

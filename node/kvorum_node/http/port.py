@@ -7,6 +7,7 @@ from kvorum_raft.seams import Consensus
 from ..config import NodeConfig, listen_parts
 from ..front import Front
 from ..metrics.collector import Sources
+from ..port_tls import PortTls
 from ..service import LAG_PATIENCE, NodeService
 from .app import App
 from .health import Health
@@ -18,7 +19,9 @@ from .tokens import Tokens
 class HttpPort:
     """`start`, then `drain` before an orderly end, then `stop`. `grace` is seconds, see `Health`."""
 
-    def __init__(self, service: NodeService, front: Front, config: NodeConfig, *, grace: float) -> None:
+    def __init__(
+        self, service: NodeService, front: Front, config: NodeConfig, *, grace: float, tls: PortTls | None = None
+    ) -> None:
         self._service = service
         self._front = front
         self._health = Health(
@@ -46,7 +49,9 @@ class HttpPort:
             mode=config.kv_connect_relabel,
             held=config.kv_connect_held_ms / 1000,
         )
-        self._server = HttpServer(self._app, *listen_parts(config.http_listen))
+        self._server = HttpServer(
+            self._app, *listen_parts(config.http_listen), tls=None if tls is None else tls.context
+        )
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the address cannot be had."""

@@ -8,14 +8,17 @@ connections share a few milliseconds of each turn of the loop, and everything th
 
 import asyncio
 import logging
+import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from email.utils import formatdate
 from itertools import islice
 from time import perf_counter
 from typing import Final
 
 from kvorum_raft.quiet_log import QuietLog
+from kvorum_raft.tls_port import TlsPort
 
 from .app import App
 from .connection import Codec, Connection
@@ -36,6 +39,13 @@ LOOK: Final = 1.0
 """Seconds between looks for what takes too long."""
 LOOKED_AT: Final = 64
 """Connections looked at in one turn of the loop."""
+HANDSHAKE_TIMEOUT: Final = 10.0
+HALF_OPEN: Final = 512
+"""Connections that have not shaken hands yet."""
+USE_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 39\r\nconnection: close\r\n\r\n"
+    b"This port speaks TLS: write https://.\r\n"
+)
 GRACE: Final = 1.0
 """Seconds that last answers have when the server stops."""
 
@@ -43,14 +53,24 @@ GRACE: Final = 1.0
 class HttpServer:
     """`start`, `drain`, `stop`; `kvorum_node.http.connection.Host`."""
 
-    def __init__(self, app: App, host: str, port: int, *, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        app: App,
+        host: str,
+        port: int,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`tls` is asked for each connection; None: in clear."""
+        self._tls = tls
         self._app = app
         self._host, self._port = host, port
         self._max_connections = max_connections
         self.loop = asyncio.get_running_loop()
         self.quiet = QuietLog(logger, self.loop.time)
         self.draining = False
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsPort | None = None
         self._connections: dict[Connection, None] = {}
         self._line: deque[Connection] = deque()
         self._turning = False
@@ -64,9 +84,20 @@ class HttpServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the address cannot be had."""
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), self._host, self._port, backlog=BACKLOG, reuse_address=True
-        )
+        if self._tls is None:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), self._host, self._port, backlog=BACKLOG, reuse_address=True
+            )
+        else:
+            self._server = TlsPort(
+                lambda: Connection(self),
+                self._tls,
+                patience=HANDSHAKE_TIMEOUT,
+                half_open=HALF_OPEN,
+                report=self._tls_refused,
+                plain_answer=USE_TLS,
+            )
+            await self._server.start(self._host, self._port, BACKLOG)
         self._plan_look()
 
     async def drain(self, patience: float) -> None:
@@ -87,6 +118,8 @@ class HttpServer:
         for connection in list(self._connections):
             connection.abort()
         await self._until_empty(GRACE)
+        if isinstance(self._server, TlsPort):
+            await self._server.wait_closed()
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -99,6 +132,7 @@ class HttpServer:
 
     def statistics(self) -> dict[str, float]:
         """Seconds and counts."""
+        port = self._server.statistics() if isinstance(self._server, TlsPort) else {}
         return {
             "http_connections": len(self._connections),
             "http_connections_made": self._made,
@@ -107,6 +141,7 @@ class HttpServer:
             "http_steps": self._steps,
             "http_seconds": self._seconds,
             "http_longest_turn": self._longest,
+            **{f"http_{name}": value for name, value in port.items()},
         }
 
     # ---- Host
@@ -142,6 +177,10 @@ class HttpServer:
         return kind(connection, self._app, self.loop, self._now)
 
     # ---- inside
+
+    def _tls_refused(self, where: str, kind: str, text: str) -> None:
+        """Counted by the port."""
+        self.quiet.warning(f"tls {kind}", f"closed a connection from {where}: {text}")
 
     def _make_room(self) -> bool:
         """Cut a connection that never asked for anything, or has been quiet for long; False: there is none."""

@@ -50,7 +50,8 @@ def test_the_http_port_is_beside_the_clients(tmp_path: Path) -> None:
     config = load(write(tmp_path, GOOD), {}, {})
     assert (config.http_listen, config.kv_connect_token, config.kv_connect_open) == ("127.0.0.1:7402", "", False)
     assert load(write(tmp_path, GOOD), {}, {"http_listen": "off"}).http_listen == ""
-    assert load(write(tmp_path, GOOD), {}, {"http_listen": "0.0.0.0:80"}).http_listen == "0.0.0.0:80"
+    elsewhere = load(write(tmp_path, GOOD), {}, {"http_listen": "0.0.0.0:80", "insecure": "true"})
+    assert elsewhere.http_listen == "0.0.0.0:80"
 
 
 def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_variables_win_over_the_file_and_flags_over_both(tmp_path: Path) -> None
 def test_a_node_can_be_configured_without_a_file(tmp_path: Path) -> None:
     members = "a=10.0.0.1:7403/10.0.0.1:7401, b=10.0.0.2:7403/10.0.0.2:7401"
     environment = {"KVORUM_NODE_ID": "b", "KVORUM_DATA_DIR": str(tmp_path), "KVORUM_MEMBERS": members}
+    environment["KVORUM_INSECURE"] = "yes"
     config = load(None, environment, {})
     assert config.peer_listen == "10.0.0.2:7403"
     assert config.members[0].client_address == "10.0.0.1:7401"
@@ -176,7 +178,8 @@ def test_a_log_record_is_one_line_whatever_it_holds() -> None:
 
 def test_what_is_no_host_name_is_named(tmp_path: Path) -> None:
     long = "x" * 300 + ":7401"
-    config = load(write(tmp_path, GOOD.replace("lease_ms = 1000", f'client_listen = "{long}"', 1)), {}, {})
+    text = GOOD.replace("lease_ms = 1000", f'insecure = true\nclient_listen = "{long}"', 1)
+    config = load(write(tmp_path, text), {}, {})
     with pytest.raises(ConfigurationError, match=r"cannot listen for clients on x+:7401: not a host name"):
         check_ports(config)
 
