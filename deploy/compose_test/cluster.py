@@ -1,0 +1,152 @@
+"""The compose project under test, by way of the programs a person would use."""
+
+import asyncio
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import kvorum
+
+from .steps import Failed, run, run_async
+from .supplies import ROOT
+
+NODES: Final = ("n1", "n2", "n3")
+PORTS: Final = {"n1": 7401, "n2": 7411, "n3": 7421}
+"""Where clients outside reach them; HTTP is one above."""
+URL: Final = "kvorum://" + ",".join(f"127.0.0.1:{port}" for port in PORTS.values())
+PROMETHEUS: Final = "http://127.0.0.1:9090"
+CALL: Final = 60.0
+"""Seconds that a short command may take, on a busy machine."""
+POLL: Final = 0.2
+
+
+class Project:
+    """`docker-compose -p NAME -f compose.yaml`, and `docker` for its containers."""
+
+    def __init__(self, name: str, compose: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self._compose = compose
+        self.env = {"DOCKER_BUILDKIT": "0", "COMPOSE_BAKE": "false", "COMPOSE_ANSI": "never", **env}
+
+    def compose(self, *words: str, timeout: float = CALL) -> str:
+        """Errors: Failed."""
+        return run(self._words(*words), timeout=timeout, env=self.env)
+
+    async def compose_async(self, *words: str, timeout: float = CALL) -> str:
+        """Errors: Failed."""
+        return await run_async(self._words(*words), timeout=timeout, env=self.env)
+
+    def _words(self, *words: str) -> list[str | Path]:
+        progress = ("--progress", "plain")
+        return [self._compose, *progress, "-p", self.name, "-f", ROOT / "compose.yaml", *words]
+
+    def docker(self, *words: str, timeout: float = CALL, text: str | None = None) -> str:
+        """Errors: Failed."""
+        return run(["docker", *words], timeout=timeout, env=self.env, text=text)
+
+    async def docker_async(self, *words: str, timeout: float = CALL) -> str:
+        """Errors: Failed."""
+        return await run_async(["docker", *words], timeout=timeout, env=self.env)
+
+    def container(self, service: str) -> str:
+        """Its name."""
+        return f"{self.name}-{service}-1"
+
+    async def health(self, service: str) -> str:
+        """healthy, unhealthy, starting; or how it stands if it does not run."""
+        text = await self.docker_async("inspect", "-f", "{{json .State}}", self.container(service))
+        state = json.loads(text)
+        return str(state["Health"]["Status"] if state["Running"] else state["Status"])
+
+    async def wait_healthy(self, *services: str, timeout: float = 90.0) -> None:
+        """Errors: Failed."""
+        states: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    states = {service: await self.health(service) for service in services}
+                    if set(states.values()) == {"healthy"}:
+                        return
+                    await asyncio.sleep(POLL)
+        except TimeoutError:
+            raise Failed(f"not all nodes became healthy within {timeout:g} s: {states}") from None
+
+    def logs(self, lines: int = 25) -> str:
+        """The last lines of each container, for a failure's report."""
+        parts = []
+        for service in ("setup", *NODES, "prometheus"):
+            try:
+                done = run(
+                    ["sh", "-c", f'docker logs --tail {lines} "$1" 2>&1', "sh", self.container(service)],
+                    timeout=CALL,
+                    env=self.env,
+                )
+            except Failed as error:
+                done = str(error)
+            parts.append(f"---- {service}\n{done.rstrip()}")
+        return "\n".join(parts)
+
+    # ---- clients
+
+    def client_options(self) -> dict[str, Any]:
+        """What a client outside needs besides the addresses."""
+        return {}
+
+    def open(self) -> Any:
+        """`async with project.open() as kv`: a client outside of the network."""
+        return kvorum.open_kv(URL, **self.client_options())
+
+    async def command(self, *words: str, timeout: float = CALL) -> str:
+        """`kvorum …` outside of the network."""
+        import sys
+
+        program = Path(sys.executable).with_name("kvorum")
+        env = {**os.environ, "KVORUM_URL": URL}
+        return await run_async([program, *words], timeout=timeout, env=env)
+
+    async def inside(self, service: str, *words: str, timeout: float = CALL) -> str:
+        """`kvorum …` in a node's container."""
+        return await self.compose_async("exec", "-T", service, "kvorum", *words, timeout=timeout)
+
+    async def leader(self, timeout: float = 20.0) -> str:
+        """The id of the node that leads, asked outside. Errors: Failed."""
+        problem = ""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        view = json.loads(await self.command("cluster", "members", "--json", "--timeout", "5s"))
+                        if view["leader"]:
+                            return str(view["leader"])
+                        problem = "no leader"
+                    except Failed as error:
+                        problem = str(error)
+                    await asyncio.sleep(POLL)
+        except TimeoutError:
+            raise Failed(f"no leader within {timeout:g} s: {problem}") from None
+
+
+async def fetch(url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    """Status and body; 0 and why if nobody answers."""
+
+    def ask() -> tuple[int, bytes]:
+        request = urllib.request.Request(url, data=data, headers=dict(headers or {}))
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read(1 << 20)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(1 << 20)
+        except OSError as error:
+            return 0, str(error).encode()
+
+    return await asyncio.to_thread(ask)
+
+
+async def prometheus(path: str) -> Any:
+    """The `data` of an answer of Prometheus' API; None while it has none."""
+    status, body = await fetch(f"{PROMETHEUS}/api/v1/{path}")
+    return json.loads(body)["data"] if status == 200 else None
