@@ -72,7 +72,7 @@ def test() -> str:
         if own:
             # The namespaces end with their first process, and that with us: nothing that runs in them is left.
             words = ["unshare", *probe.NAMESPACES, *words]
-        _watch(words)
+        _watch(words, folder / "reason")
         return (folder / "figures").read_text().strip()
 
 
@@ -80,7 +80,7 @@ def _group() -> str:
     return f"kvorum-compose-test-{os.getpid()}"
 
 
-def _watch(words: list[str]) -> None:
+def _watch(words: list[str], reason: Path) -> None:
     process = subprocess.Popen(words, cwd=supplies.ROOT, stdin=subprocess.DEVNULL)
     try:
         status = process.wait(INSIDE)
@@ -96,7 +96,8 @@ def _watch(words: list[str]) -> None:
                 process.wait()
         _remove_groups(_group())
     if status:
-        raise Failed("the test failed, see above" if status == 1 else f"the inner part ended with status {status}")
+        why = reason.read_text() if reason.exists() else "see above"
+        raise Failed(f"the inner part ended with status {status}: {why}")
 
 
 @contextmanager

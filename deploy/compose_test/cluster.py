@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-import os
+import socket
+import ssl
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -21,14 +23,18 @@ URL: Final = "kvorum://" + ",".join(f"127.0.0.1:{port}" for port in PORTS.values
 PROMETHEUS: Final = "http://127.0.0.1:9090"
 CALL: Final = 60.0
 """Seconds that a short command may take, on a busy machine."""
+SECRETS: Final = ("ca.pem", "root_token", "kv_connect_token")
+"""Files of the volume `secrets` that clients need."""
 POLL: Final = 0.2
 
 
 class Project:
     """`docker-compose -p NAME -f compose.yaml`, and `docker` for its containers."""
 
-    def __init__(self, name: str, compose: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, name: str, compose: Path, folder: Path, env: Mapping[str, str]) -> None:
+        """`folder` takes what clients outside need."""
         self.name = name
+        self._folder = folder
         self._compose = compose
         self.env = {"DOCKER_BUILDKIT": "0", "COMPOSE_BAKE": "false", "COMPOSE_ANSI": "never", **env}
 
@@ -92,21 +98,28 @@ class Project:
 
     # ---- clients
 
-    def client_options(self) -> dict[str, Any]:
-        """What a client outside needs besides the addresses."""
-        return {}
+    async def fetch_secrets(self) -> None:
+        """Copy what a client outside needs to here, as docs/operations.md says."""
+        for name in SECRETS:
+            await self.compose_async("cp", f"n1:/etc/kvorum/{name}", str(self._folder / name))
+
+    def secret(self, name: str) -> Path:
+        """One of them."""
+        return self._folder / name
 
     def open(self) -> Any:
         """`async with project.open() as kv`: a client outside of the network."""
-        return kvorum.open_kv(URL, **self.client_options())
+        return kvorum.open_kv(URL, tls=self.secret("ca.pem"))
 
     async def command(self, *words: str, timeout: float = CALL) -> str:
         """`kvorum …` outside of the network."""
-        import sys
-
         program = Path(sys.executable).with_name("kvorum")
-        env = {**os.environ, "KVORUM_URL": URL}
+        env = {"KVORUM_URL": URL, "KVORUM_CA_FILE": str(self.secret("ca.pem"))}
         return await run_async([program, *words], timeout=timeout, env=env)
+
+    def https(self) -> ssl.SSLContext:
+        """For the HTTP ports."""
+        return ssl.create_default_context(cafile=str(self.secret("ca.pem")))
 
     async def inside(self, service: str, *words: str, timeout: float = CALL) -> str:
         """`kvorum …` in a node's container."""
@@ -130,13 +143,19 @@ class Project:
             raise Failed(f"no leader within {timeout:g} s: {problem}") from None
 
 
-async def fetch(url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+async def fetch(
+    url: str,
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> tuple[int, bytes]:
     """Status and body; 0 and why if nobody answers."""
 
     def ask() -> tuple[int, bytes]:
         request = urllib.request.Request(url, data=data, headers=dict(headers or {}))
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
                 return answer.status, answer.read(1 << 20)
         except urllib.error.HTTPError as error:
             return error.code, error.read(1 << 20)
@@ -144,6 +163,16 @@ async def fetch(url: str, *, data: bytes | None = None, headers: Mapping[str, st
             return 0, str(error).encode()
 
     return await asyncio.to_thread(ask)
+
+
+def names_shown(port: int, context: ssl.SSLContext) -> set[str]:
+    """The host names of the certificate that a port shows. Errors: OSError."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
+    ):
+        found: dict[str, Any] = link.getpeercert() or {}
+    return {str(name) for kind, name in found.get("subjectAltName", ()) if kind == "DNS"}
 
 
 async def prometheus(path: str) -> Any:

@@ -34,7 +34,7 @@ def main(folder: Path) -> int:
             engine.start()
             env["DOCKER_HOST"] = engine.host
             say("an engine of our own runs")
-        project = Project(f"kvorum-test-{os.getpid()}", supplies.compose, env)
+        project = Project(f"kvorum-test-{os.getpid()}", supplies.compose, folder / "home", env)
         images = Images(project, supplies, folder, sealed=own)
         try:
             _ports_are_free()
@@ -49,6 +49,7 @@ def main(folder: Path) -> int:
             _clean_up(project, images)
     except Failed as error:
         print(error, flush=True)
+        (folder / "reason").write_text(str(error).splitlines()[0])
         status = 1
     finally:
         if engine is not None:

@@ -6,7 +6,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from .cluster import NODES, PORTS, Project, fetch, prometheus
+from .cluster import NODES, PORTS, SECRETS, Project, fetch, names_shown, prometheus
 from .load import Load, check, check_messages, longest_pause
 from .steps import Failed, say
 from .supplies import ROOT
@@ -19,6 +19,8 @@ HAND_OVER: Final = 1.5
 """Seconds that a single caller may wait while the leader is stopped. An election alone takes 0.5 to 1 s after the
 leader's silence was noticed; the figure is reported."""
 TRANSFERS: Final = 5
+RENEWED: Final = 60.0
+"""Seconds until a node shows a certificate that was put in the place of its own."""
 WRITES: Final = 100
 """Acknowledged writes that must follow each fault."""
 
@@ -27,6 +29,7 @@ async def play(project: Project) -> str:
     """The figures of the last line. Errors: Failed."""
     await project.compose_async("up", "-d", "--no-build", "--wait", timeout=UP)
     say("up: three nodes are healthy")
+    await project.fetch_secrets()
     await _hardened(project)
     await _scraped(project, dict.fromkeys(NODES, 1))
     await _reached(project)
@@ -108,16 +111,37 @@ async def _transfer(project: Project, node: str) -> None:
 
 async def _kv_connect(project: Project) -> None:
     """With the token that `setup` made, on each node; without it not."""
-    token = (await project.compose_async("exec", "-T", "n1", "cat", "/etc/kvorum/kv_connect_token")).strip()
+    token = project.secret("kv_connect_token").read_text().strip()
+    context = project.https()
     for port in PORTS.values():
-        url = f"http://127.0.0.1:{port + 1}/"
+        url = f"https://127.0.0.1:{port + 1}/"
         body = json.dumps({"supportedVersions": [1, 2, 3]}).encode()
         headers = {"content-type": "application/json"}
-        good, _ = await fetch(url, data=body, headers={**headers, "authorization": f"Bearer {token}"})
-        bad, _ = await fetch(url, data=body, headers={**headers, "authorization": "Bearer guessed"})
+        good, _ = await fetch(url, data=body, headers={**headers, "authorization": f"Bearer {token}"}, context=context)
+        bad, _ = await fetch(url, data=body, headers={**headers, "authorization": "Bearer guessed"}, context=context)
         if good != 200 or bad not in (401, 403):
             raise Failed(f"{url} answers {good} with the token and {bad} with another one")
     say("KV Connect takes its token and no other, on each node")
+
+
+async def _renewed(project: Project) -> None:
+    """`setup` makes certificates anew, here because they shall have one more name; nodes show them unrestarted."""
+    context, name = project.https(), "kvorum.example"
+    async with project.open() as kv:
+        await project.compose_async("run", "--rm", "-T", "-e", f"KVORUM_SETUP_HOSTS={name}", "setup")
+        for port in (place + more for place in PORTS.values() for more in (0, 1)):
+            shown: set[str] = set()
+            try:
+                async with asyncio.timeout(RENEWED):
+                    while name not in shown:
+                        shown = await asyncio.to_thread(names_shown, port, context)
+                        await asyncio.sleep(0.2)
+            except TimeoutError:
+                raise Failed(f"port {port} still shows a certificate for {shown} after {RENEWED:g} s") from None
+        await kv.set(("compose", "renewed"), True)
+        if kv.statistics()["reconnects"]:
+            raise Failed("a client's connection was broken by new certificates")
+    say("new certificates are shown on all ports, without a restart and without a broken connection")
 
 
 async def _under_load(project: Project) -> dict[str, str]:
@@ -170,15 +194,16 @@ async def _volumes(project: Project) -> None:
     """Containers are made anew, data and secrets stay."""
     async with project.open() as kv:
         await kv.set(("compose", "kept"), "yes")
-    token = await project.compose_async("exec", "-T", "n2", "cat", "/etc/kvorum/kv_connect_token")
+    secrets = {name: project.secret(name).read_bytes() for name in SECRETS}
     await project.compose_async("down", timeout=90)
     await project.compose_async("up", "-d", "--no-build", "--wait", timeout=UP)
     async with project.open() as kv:
         if (await kv.get(("compose", "kept"))).value != "yes":
             raise Failed("what was written is gone after down and up")
-    if await project.compose_async("exec", "-T", "n2", "cat", "/etc/kvorum/kv_connect_token") != token:
-        raise Failed("another token was made by the second `up`")
-    say("down and up: data and token are still there")
+    await project.fetch_secrets()
+    if {name: project.secret(name).read_bytes() for name in SECRETS} != secrets:
+        raise Failed("the second `up` made other secrets")
+    say("down and up: data and secrets are still there")
 
 
 async def _alert(project: Project) -> str:

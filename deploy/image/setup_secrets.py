@@ -10,6 +10,7 @@ In the volume `secrets`, mounted as /etc/kvorum:
     n1/tls.pem n1/tls.key …     each node's certificate, for clients and for peers
     root_token                  may do everything
     kv_connect_token            for clients of KV Connect
+    grafana_password            of Grafana's user admin
 
 What is there is left alone, so it runs at every `docker compose up`; certificates of which less than 60 days are left
 are made anew, and running nodes take them without a restart. $KVORUM_SETUP_NODES lists the nodes, $KVORUM_SETUP_HOSTS
@@ -48,10 +49,10 @@ def write(path: Path, content: bytes, mode: int) -> None:
     print(f"{path} made", flush=True)
 
 
-def token(path: Path) -> None:
+def token(path: Path, mode: int = PRIVATE) -> None:
     """32 random bytes, unless there is one."""
     if not path.exists():
-        write(path, secrets.token_urlsafe(32).encode() + b"\n", PRIVATE)
+        write(path, secrets.token_urlsafe(32).encode() + b"\n", mode)
 
 
 def authority() -> None:
@@ -103,6 +104,7 @@ def main() -> None:
         node(node_id.strip(), more_hosts)
     token(SHARED / "root_token")
     token(SHARED / "kv_connect_token")
+    token(SHARED / "grafana_password", FOR_ALL)  # it runs as another user
     print("all that the nodes need is there", flush=True)
 
 

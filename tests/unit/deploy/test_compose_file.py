@@ -73,6 +73,35 @@ def test_only_setup_has_the_authoritys_key(compose: dict[str, Any]) -> None:
         assert "secrets:/etc/kvorum:ro" in compose["services"][node]["volumes"]
 
 
+def test_what_is_mounted_from_here_is_there(compose: dict[str, Any]) -> None:
+    folders = [
+        volume.split(":")
+        for service in compose["services"].values()
+        for volume in service.get("volumes", ())
+        if volume.startswith(".")
+    ]
+    assert len(folders) >= 3
+    for source, _, mode in folders:
+        assert any((ROOT / source).rglob("*.*")) and mode == "ro", source
+    named = {
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", ())
+        if not volume.startswith(".")
+    }
+    assert named == set(compose["volumes"])
+
+
+def test_nodes_speak_tls_to_all_with_their_own_certificates(compose: dict[str, Any]) -> None:
+    for node in NODES:
+        environment = compose["services"][node]["environment"]
+        for what in ("TLS", "PEER"):
+            assert environment[f"KVORUM_{what}_CERT"] == f"/etc/kvorum/{node}/tls.pem"
+            assert environment[f"KVORUM_{what}_KEY"] == f"/etc/kvorum/{node}/tls.key"
+        assert environment["KVORUM_PEER_CA"] == "/etc/kvorum/ca.pem"
+        assert "KVORUM_INSECURE" not in environment
+
+
 def test_nodes_start_after_setup_and_have_time_to_hand_over(compose: dict[str, Any]) -> None:
     for node in NODES:
         service = compose["services"][node]

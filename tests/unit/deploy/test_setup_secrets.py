@@ -27,10 +27,11 @@ def test_the_first_run_makes_everything_and_the_next_one_changes_nothing(shared:
     first = content(shared.parent)
     pairs = {f"SHARED/{node}/tls.{kind}" for node in ("n1", "n2", "n3") for kind in ("pem", "key")}
     others = {"SHARED/ca.pem", "SHARED/root_token", "SHARED/kv_connect_token", "CA/ca.pem", "CA/ca.key"}
+    others |= {"SHARED/grafana_password"}
     assert first.keys() == pairs | others
     for name in first:
         mode = stat.S_IMODE((shared.parent / name).stat().st_mode)
-        assert mode == (0o644 if name.endswith(".pem") else 0o600), name
+        assert mode == (0o644 if name.endswith((".pem", "grafana_password")) else 0o600), name
     assert first["SHARED/root_token"] != first["SHARED/kv_connect_token"]
     assert len(first["SHARED/root_token"].strip()) >= 43
     setup_secrets.main()
@@ -69,7 +70,7 @@ def test_a_certificate_that_ends_soon_or_is_of_another_authority_is_made_anew(
     (shared.parent / "CA/ca.key").unlink()
     setup_secrets.main()
     anew = content(shared)
-    kept = {"root_token", "kv_connect_token"}
+    kept = {"root_token", "kv_connect_token", "grafana_password"}
     assert {name for name in anew if anew[name] == soon[name]} == kept
 
 
