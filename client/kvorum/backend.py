@@ -12,7 +12,7 @@ from kvorum.errors import KvorumError
 
 
 class WriteOutcome(NamedTuple):
-    """An executed write: `result.outcome` is DONE or says why not, from CHECK_FAILED to MESSAGE_GONE. All else is
+    """An executed write: `result.outcome` is DONE or says why not, from CHECK_FAILED to DENIED. All else is
     raised.
     """
 

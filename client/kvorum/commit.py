@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
 from kvorum.errors import MessageGone, OutOfRange, QueueFull, StaleLease, TypeMismatch
+from kvorum.rights import denied
 
 
 class Sent(NamedTuple):
@@ -39,7 +40,7 @@ class CommitResult(NamedTuple):
 def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) -> CommitResult:
     """What an executed write means; `enqueues` are those that it had.
 
-    Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease, QueueFull, MessageGone.
+    Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease, QueueFull, MessageGone, PermissionDenied.
     """
     result = outcome.result
     what = result.outcome
@@ -58,6 +59,8 @@ def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) ->
         raise QueueFull(result.message)
     if what == pb.OUTCOME_MESSAGE_GONE:
         raise MessageGone(result.message)
+    if what == pb.OUTCOME_DENIED:
+        raise denied(result.message)
     raise AssertionError(f"a backend must raise for outcome {what}")
 
 

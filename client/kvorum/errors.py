@@ -8,7 +8,7 @@ Each class answers them by two attributes:
   applied), or ``None`` where nothing was to be changed.
 """
 
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 Outcome = Literal["not applied", "unknown"]
 
@@ -201,6 +201,36 @@ class RequestTimeout(OutcomeUnknown, TimeoutError):
 
 class RemoteError(KvorumError):
     """Whoever handled a request answered that it could not be done; the message is its text."""
+
+
+# ---- the token is wrong
+
+
+class Unauthenticated(KvorumError):
+    """The cluster asks for a token, and there is none, or it is unknown, disabled or past its time. Certainly nothing
+    was applied."""
+
+    outcome = "not applied"
+
+
+class PermissionDenied(KvorumError):
+    """The token lacks a right; the message names it, and the key or queue. Certainly nothing was applied.
+
+    `right`: read, write, send, receive, manage or admin.
+    """
+
+    outcome = "not applied"
+
+    def __init__(self, message: str, *, right: str = "") -> None:
+        super().__init__(message)
+        self.right = right
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _denied, (str(self), self.right)
+
+
+def _denied(message: str, right: str) -> PermissionDenied:
+    return PermissionDenied(message, right=right)
 
 
 # ---- the place is wrong

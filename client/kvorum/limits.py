@@ -144,6 +144,17 @@ MAX_HISTORY_SIZE: Final = 67_108_864
 MAX_HISTORY_ROWS: Final = 262_144
 """Rows of it. An entry, which holds the commits of many callers, takes one for each 8,000 bytes of its changes."""
 
+# ---- Tokens
+
+MAX_TOKENS: Final = 1_000
+"""Tokens of a cluster."""
+MAX_SCOPES: Final = 64
+"""Key prefixes and queues that a token names."""
+MAX_TOKEN_SIZE: Final = 16_384
+"""Bytes of its scopes."""
+MAX_TOKEN_NAME_SIZE: Final = 128
+"""Name of a token."""
+
 # ---- Calls
 
 DEFAULT_TIMEOUT: Final = 10_000

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
+from kvorum import tokens
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import Address, ClusterBackend
 from kvorum.cluster.connection import Connection
@@ -111,6 +112,7 @@ class Replica:
             no_space=self._no_space,
             unreadable=self._unreadable,
             common_data_version=raft.common_data_version,
+            root_hash=tokens.hash_of(config.root_token.encode()) if config.root_token else b"",
             on_late=self._hand_over.late,
             more_statistics=(
                 lambda: {"state_rebuilt": float(store.rebuilt), **api.statistics()},
@@ -166,7 +168,11 @@ class Replica:
                 return LoopbackConnection(service, config.node_id, address, loop)
             return Connection(address, loop, to_nodes)
 
-        front = Front(service, [own], connect=lambda addresses: ClusterBackend(addresses, connect=connect))
+        def open_client(addresses: Sequence[Address], token: str = "") -> ClusterBackend:
+            # What KV Connect's own token may do is everything: its writes go on in the root token's name.
+            return ClusterBackend(addresses, connect=connect, token=token or config.root_token)
+
+        front = Front(service, [own], connect=open_client)
         http = self._http = HttpPort(service, front, config, grace=election_max, tls=self._tls)
         self._stack.push_async_callback(front.close)
         await http.start()

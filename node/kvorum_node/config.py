@@ -22,6 +22,8 @@ from .logs import FORMATS, LEVELS
 ENV_PREFIX = "KVORUM_"
 DEFAULT_CLIENT = "127.0.0.1:7401"
 DEFAULT_PEER = "127.0.0.1:7403"
+LEAST_ROOT_TOKEN = 16
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class NodeConfig:
     peer_key: Path | None
     peer_ca: Path | None
     insecure: bool
+    root_token: str = field(default="", repr=False)
+    """Empty: none is set."""
 
 
 def _text(value: Any) -> str:
@@ -236,6 +240,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("kv_connect_token_file", _text, None, "file that holds it, in place of kv_connect_token"),
     Setting(
+        "root_token_file",
+        _text,
+        None,
+        "file that holds the root token, the same on all nodes: it may do everything, whether or not there are other"
+        " tokens (16 printable characters at least)",
+    ),
+    Setting(
         "kv_connect_open",
         _truth,
         False,
@@ -282,6 +293,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 FILES = (
     "kv_connect_token_file",
+    "root_token_file",
     "tls_cert",
     "tls_key",
     "tls_client_ca",
@@ -291,6 +303,8 @@ FILES = (
     "peer_ca",
 )
 """Settings that are paths; in a configuration file they are relative to its folder."""
+_CLIENTS = frozenset(("KVORUM_URL", "KVORUM_TOKEN", "KVORUM_TOKEN_FILE"))
+"""Variables of clients, which may stand in the same environment."""
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -344,7 +358,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         setting = by_variable.get(variable)
         if setting is not None:
             values[setting.name] = _parse(setting, text, f"${variable}")
-        elif difflib.get_close_matches(variable, by_variable, 1, 0.85):
+        elif variable not in _CLIENTS and difflib.get_close_matches(variable, by_variable, 1, 0.85):
             # Others may use the prefix for their own ends ($KVORUM_URL is the client's); a near miss is a typing error.
             raise ConfigurationError(f"unknown variable ${variable}{_did_you_mean(variable, by_variable)}")
     return values
@@ -378,6 +392,7 @@ def _checked(values: dict[str, Any]) -> NodeConfig:
     if _same_place(values["client_listen"]) == _same_place(values["peer_listen"]):
         raise ConfigurationError(f"client_listen and peer_listen are the same address: {values['client_listen']}")
     _check_http(values)
+    values["root_token"] = _root_token(values.pop("root_token_file"))
     low, high, beat = values["election_timeout_min_ms"], values["election_timeout_max_ms"], values["heartbeat_ms"]
     if not beat * 3 < low < high:
         raise ConfigurationError(
@@ -406,6 +421,28 @@ def _check_tls(values: dict[str, Any]) -> None:
         values[name] = None if values[name] is None else Path(values[name])
 
 
+def _root_token(file: str | None) -> str:
+    if file is None:
+        return ""
+    token = _token_of("root_token_file", file)
+    if len(token) < LEAST_ROOT_TOKEN:
+        raise ConfigurationError(
+            f"the token in root_token_file {file} has {len(token)} characters; {LEAST_ROOT_TOKEN} are the least, and it"
+            " should be random"
+        )
+    return token
+
+
+def _token_of(setting: str, file: str) -> str:
+    try:
+        return _token(Path(file).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise ConfigurationError(f"cannot read {setting} {file}: {reason}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"the token in {setting} {file} {error}") from None
+
+
 def _check_http(values: dict[str, Any]) -> None:
     """The HTTP port, and its token."""
     listen = values["http_listen"]
@@ -422,13 +459,7 @@ def _check_http(values: dict[str, Any]) -> None:
     if file is not None and token is not None:
         raise ConfigurationError("kv_connect_token and kv_connect_token_file are both set: use one of them")
     if file is not None:
-        try:
-            token = _token(Path(file).read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a text"
-            raise ConfigurationError(f"cannot read kv_connect_token_file {file}: {reason}") from None
-        except ValueError as error:
-            raise ConfigurationError(f"the token in kv_connect_token_file {file} {error}") from None
+        token = _token_of("kv_connect_token_file", file)
     values["kv_connect_token"] = token or ""
 
 

@@ -25,6 +25,7 @@ from kvorum.backend import WriteOutcome
 from kvorum.link import wrong_loop
 from kvorum_raft.errors import RaftError
 
+from .access import INSIDER
 from .admission import MAX_WEIGHT
 from .lists import ListJob
 from .local import LocalConsensus
@@ -359,7 +360,7 @@ class EmbeddedBackend:
                 self._promises[seq] = promise
                 add(seq=seq, op=op)
             if group.writes:
-                self._service.write(group, self._answered)
+                self._service.write(group, self._answered, self._service.access.stamp(INSIDER))
 
     def _answered(self, answer: pb.ResultGroup) -> None:
         prefix, promises = answer.stamp_prefix, self._promises
@@ -369,7 +370,7 @@ class EmbeddedBackend:
                 continue
             if result.outcome == pb.OUTCOME_DONE:
                 promise.set_result(WriteOutcome(result, prefix + result.number.to_bytes(2, "big")))
-            elif 0 < result.outcome <= pb.OUTCOME_MESSAGE_GONE:
+            elif 0 < result.outcome <= pb.OUTCOME_DENIED:
                 promise.set_result(WriteOutcome(result, b""))
             else:
                 promise.set_exception(self._problem(result))

@@ -38,7 +38,7 @@ class LoopbackConnection(Connection):
 
     async def status(self, timeout: float) -> pb.StatusResponse:
         """The node's own account of itself; nothing to wait for."""
-        return await Unary(self._service).status(pb.StatusRequest().SerializeToString(), None)
+        return Unary(self._service).own_status()
 
     def _open_channel(self, target: str, tls: ChannelTls | None) -> Any:
         return _Channel(lambda context: Stream(self._service, self._node_id, context))

@@ -35,6 +35,7 @@ Done = Callable[[Any, RaftError | None], None]
 _TAG_VERSION = b"\x08"  # Batch.data_version
 _TAG_COMMAND = b"\x12"  # Batch.commands
 _TAG_WRITES = b"\x0a"  # Command.writes
+_TAG_PRINCIPAL = b"\xfa\x01"  # Command.principal
 
 
 def varint(number: int) -> bytes:
@@ -71,13 +72,19 @@ def proposal(command: pb.Command, on_done: Done, *, weight: int = 1) -> Proposal
 
 
 def write_proposal(
-    group: bytes, on_done: Done, *, commits: int, weight: int, enqueues: dict[str, int] | None = None
+    group: bytes,
+    on_done: Done,
+    *,
+    commits: int,
+    weight: int,
+    enqueues: dict[str, int] | None = None,
+    principal: bytes = b"",
 ) -> Proposal:
-    """Wrap a serialised WriteGroup."""
+    """Wrap a serialised WriteGroup. Who asks for it stands beside what came from him, not in it."""
     inner = _TAG_WRITES + varint(len(group))
-    return Proposal(
-        b"".join((_TAG_COMMAND, varint(len(inner) + len(group)), inner, group)), on_done, commits, weight, enqueues
-    )
+    stamp = _TAG_PRINCIPAL + varint(len(principal)) + principal if principal else b""
+    size = varint(len(inner) + len(group) + len(stamp))
+    return Proposal(b"".join((_TAG_COMMAND, size, inner, group, stamp)), on_done, commits, weight, enqueues)
 
 
 def outcome_of(error: RaftError) -> "pb.Outcome":

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import InvalidArgument, LimitExceeded
+from kvorum.errors import InvalidArgument, LimitExceeded, Unauthenticated
 from kvorum_raft.errors import NoSpace, Overloaded, RaftError
 from kvorum_raft.seams import Consensus
 
 from . import queue_reads
+from .access import INSIDER, Access, Caller, Refusal
 from .aside import Problem, Work, aside
 from .barrier import Barrier
 from .cron import Cron
@@ -26,6 +27,7 @@ from .proposer import Proposer, proposal
 from .queue_jobs import Chunk, Job, QueueJobs
 from .queue_rates import QueueRates
 from .store import Denied, Snapshot, validate_command
+from .store.rights import MANAGE, RECEIVE, SEND, Rights, for_admin, for_queue
 from .timers import Timers
 
 MAX_UNDER_WAY: Final = 256
@@ -36,7 +38,22 @@ TOO_OLD: Final = (
     "named queues, topics and recurring messages need data version 3, and a member of this cluster does not know it, or"
     " has not said yet what it knows: upgrade all nodes, and have each of them running once"
 )
-_GROWS: Final = frozenset(("define", "topic", "subscribe", "schedule", "requeue"))
+AUTH_VERSION: Final = 4
+AUTH_TOO_OLD: Final = (
+    "tokens need data version 4, and a member of this cluster does not know it, or has not said yet what it knows:"
+    " upgrade all nodes, and have each of them running once"
+)
+LOCKED_OUT: Final = (
+    "nobody could switch it off again: make a token with the admin right that does not end, or set root_token_file on"
+    " all nodes, first"
+)
+_AUTH: Final = frozenset(("put_token", "remove_token", "switch_auth"))
+_ANY: Final = SEND | RECEIVE | MANAGE
+_STATUSES: Final = {
+    int(pb.OUTCOME_DENIED): pb.READ_STATUS_DENIED,
+    int(pb.OUTCOME_UNAUTHENTICATED): pb.READ_STATUS_UNAUTHENTICATED,
+}
+_GROWS: Final = frozenset(("define", "topic", "subscribe", "schedule", "requeue", "put_token"))
 """Changes that make the state grow."""
 
 Reply = Callable[[pb.QueueReply], None]
@@ -45,12 +62,16 @@ Reply = Callable[[pb.QueueReply], None]
 class Call:
     """A call under way. After `cancel` its answer goes nowhere, and what can be stopped is."""
 
-    __slots__ = ("_calls", "_reply", "begun_at", "ended", "number", "stop")
+    __slots__ = ("_calls", "_reply", "begun_at", "caller", "ended", "number", "principal", "request", "stop")
 
-    def __init__(self, calls: "QueueCalls", number: int, reply: Reply) -> None:
+    def __init__(self, calls: "QueueCalls", request: pb.QueueCall, reply: Reply, caller: Caller) -> None:
         self._calls = calls
         self._reply: Reply | None = reply
-        self.number = number
+        self.number = request.id
+        self.request = request
+        self.caller = caller
+        self.principal = b""
+        """In whose name something is changed."""
         self.begun_at = perf_counter()
         self.ended = False
         self.stop: Callable[[], None] | None = None
@@ -93,6 +114,7 @@ class QueueCalls:
         lists: ListReader,
         rates: QueueRates,
         timers: Timers,
+        access: Access,
         *,
         no_space: Callable[[], str] = str,
     ) -> None:
@@ -101,15 +123,16 @@ class QueueCalls:
         self._barrier = barrier
         self._lists = lists
         self._rates = rates
+        self._access = access
         self._no_space = no_space
         self._jobs = QueueJobs(proposer, timers)
         self._under_way: set[Call] = set()
         self._served = 0
         self.meter = Meter()
 
-    def submit(self, request: pb.QueueCall, reply: Reply) -> Call:
+    def submit(self, request: pb.QueueCall, reply: Reply, caller: Caller = INSIDER) -> Call:
         """Take a call; `reply` is called once, possibly before this returns."""
-        call = Call(self, request.id, reply)
+        call = Call(self, request, reply, caller)
         if len(self._under_way) >= MAX_UNDER_WAY:
             call.fail(pb.READ_STATUS_OVERLOADED, "too many calls about queues are under way")
             return call
@@ -124,6 +147,8 @@ class QueueCalls:
                 self._begin(call, kind, request)
             except InvalidArgument as error:
                 call.fail(pb.READ_STATUS_INVALID, str(error))
+            except Unauthenticated as error:
+                call.fail(pb.READ_STATUS_UNAUTHENTICATED, str(error))
         return call
 
     def left(self, call: Call, answer: pb.QueueReply) -> None:
@@ -143,7 +168,13 @@ class QueueCalls:
 
     def _begin(self, call: Call, kind: str, request: pb.QueueCall) -> None:
         now_ms = self._consensus.now_ms()
-        if kind == "peek":
+        if kind == "who_am_i":
+            reply = pb.QueueReply(status=pb.READ_STATUS_OK, identity=self._access.who(call.caller))
+            self._barrier.wait(partial(self._answer, call, reply))
+        elif kind == "tokens":
+            queue_reads.page_size(request.tokens.limit)
+            self._barrier.wait(partial(self._list_tokens, call, request.tokens))
+        elif kind == "peek":
             queue_reads.check_peek(request.peek)
             self._read(call, queue_reads.peek(request.peek, now_ms), partial(self._tell, call, now_ms))
         elif kind == "queues":
@@ -184,7 +215,51 @@ class QueueCalls:
         else:
             found(result)
 
+    def _answer(self, call: Call, reply: pb.QueueReply, error: RaftError | None) -> None:
+        if error is not None:
+            self._failed(call, error)
+        else:
+            call.end(reply)
+
+    def _list_tokens(self, call: Call, request: pb.ListTokens, error: RaftError | None) -> None:
+        reply = pb.QueueReply(status=pb.READ_STATUS_OK, time_ms=self._consensus.now_ms())
+        refusal = self._access.refusal(call.caller, for_admin)
+        if refusal is not None:
+            call.fail(*refusal)
+            return
+        page = queue_reads.page_size(request.limit)
+        found = self._access.tokens(request.after, page + 1)
+        reply.tokens.extend(found[:page])
+        reply.after = found[page - 1].id if len(found) > page else b""
+        self._answer(call, reply, error)
+
+    def _judge(self, call: Call, reply: pb.QueueReply) -> Refusal | None:
+        """Leave out what the caller may not see, by a state at least as new as the one that was read."""
+        if not self._access.on:
+            return None
+        request, refusal = call.request, self._access.refusal
+        caller = call.caller
+        if request.HasField("peek"):
+            names = {info.queue for info in reply.messages} if request.peek.message_id else {request.peek.queue}
+            for name in names:
+                found = refusal(caller, partial(for_queue, right=RECEIVE, name=name))
+                if found is not None:
+                    return found
+            return refusal(caller, _nothing)
+        if request.HasField("queues") and request.queues.one:
+            return refusal(caller, partial(for_queue, right=_ANY, name=request.queues.name))
+        found = refusal(caller, _nothing)
+        if found is None:
+            _leave(reply.queues, self._access.rights(caller), _ANY, lambda info: info.name)
+            _leave(reply.topics, self._access.rights(caller), _ANY, lambda info: info.name)
+            _leave(reply.schedules, self._access.rights(caller), MANAGE, _target)
+        return found
+
     def _tell(self, call: Call, now_ms: int, reply: pb.QueueReply) -> None:
+        refusal = self._judge(call, reply)
+        if refusal is not None:
+            call.fail(*refusal)
+            return
         for info in reply.queues:
             self._rates.fill(info)
         reply.status = pb.READ_STATUS_OK
@@ -199,9 +274,12 @@ class QueueCalls:
             _check_by_id(request.requeue)
         else:
             validate_command(command)
+        call.principal = self._access.stamp(call.caller)
         no_space = self._no_space() if kind in _GROWS else ""
         if no_space:
             call.fail(pb.READ_STATUS_OVERLOADED, no_space)
+        elif kind in _AUTH:
+            self._change_auth(call, kind, command)
         elif self._proposer.data_version < VERSION:
             call.fail(pb.READ_STATUS_OVERLOADED, TOO_OLD)
         elif kind == "schedule" and request.schedule.definition:
@@ -222,15 +300,25 @@ class QueueCalls:
         else:
             self._sized(call, request.remove.name, "all", command, 0)
 
+    def _change_auth(self, call: Call, kind: str, command: pb.Command) -> None:
+        if self._proposer.data_version < AUTH_VERSION:
+            call.fail(pb.READ_STATUS_OVERLOADED, AUTH_TOO_OLD)
+        elif kind == "switch_auth" and command.switch_auth.on and not self._access.has_key:
+            call.fail(pb.READ_STATUS_INVALID, LOCKED_OUT)
+        else:
+            self._propose(call, command)
+
     def _propose(self, call: Call, command: pb.Command) -> None:
+        command.principal = call.principal
         self._proposer.submit(proposal(command, partial(self._proposed, call)))
 
     def _proposed(self, call: Call, output: Any, error: RaftError | None) -> None:
         if error is not None:
             self._failed(call, error)
         elif isinstance(output, Denied):
-            call.fail(pb.READ_STATUS_INVALID, output.message)
+            call.fail(_STATUSES.get(output.outcome, pb.READ_STATUS_INVALID), output.message)
         else:
+            self._access.audit.changed(call.principal, _told(call.request))
             count = output if isinstance(output, int) else 0
             call.end(pb.QueueReply(status=pb.READ_STATUS_OK, count=count, time_ms=self._consensus.now_ms()))
 
@@ -257,7 +345,7 @@ class QueueCalls:
         if call.is_gone:
             call.end(pb.QueueReply())
             return
-        job = Job(queue, chunk, partial(self._ran, call))
+        job = Job(queue, _stamped(chunk, call.principal), partial(self._ran, call))
         call.stop = job.cancel
         self._jobs.run(job)
 
@@ -276,6 +364,12 @@ def _command(kind: str, request: pb.QueueCall) -> pb.Command:
     """The command of a change. What is the leader's to say is not taken from the caller."""
     if kind == "define":
         return pb.Command(define_queue=request.define)
+    if kind == "put_token":
+        return pb.Command(put_token=request.put_token)
+    if kind == "remove_token":
+        return pb.Command(remove_token=request.remove_token)
+    if kind == "switch_auth":
+        return pb.Command(switch_auth=request.switch_auth)
     if kind == "pause":
         return pb.Command(pause_queue=request.pause)
     if kind == "topic":
@@ -296,6 +390,45 @@ def _command(kind: str, request: pb.QueueCall) -> pb.Command:
         command = pb.Command(remove_queue=request.remove)
         command.remove_queue.ClearField("after")
     return command
+
+
+def _told(request: pb.QueueCall) -> str:
+    """A change, for the audit log: without what is secret or large."""
+    kind = request.WhichOneof("call") or ""
+    made = getattr(request, kind)
+    if kind in ("put_token", "remove_token"):
+        return f"{kind} {made.id.hex()}"
+    if kind == "switch_auth":
+        return f"auth {'on' if made.on else 'off'}"
+    return f"{kind} {made.topic if kind == 'subscribe' else getattr(made, 'name', '') or getattr(made, 'queue', '')}"
+
+
+def _nothing(_: Rights) -> str:
+    """What is missing to somebody who need only be known."""
+    return ""
+
+
+def _target(info: pb.ScheduleInfo) -> str:
+    message = pb.Schedule.FromString(info.definition).message
+    return message.topic or message.queue
+
+
+def _leave(infos: Any, rights: Rights, right: int, name: Callable[[Any], str]) -> None:
+    """Only those that the caller has something to do with."""
+    kept = [info for info in infos if rights.may_queue(right, name(info))]
+    if len(kept) < len(infos):
+        del infos[:]
+        infos.extend(kept)
+
+
+def _stamped(chunk: Chunk, principal: bytes) -> Chunk:
+    def next_chunk(touched: int, progress: bool) -> pb.Command | None:
+        command = chunk(touched, progress)
+        if command is not None:
+            command.principal = principal
+        return command
+
+    return next_chunk
 
 
 def _with_limit(command: pb.Command, limit: int) -> pb.Command:

@@ -20,6 +20,7 @@ from kvorum_raft.errors import RaftError
 from kvorum_raft.histogram import Histogram
 from kvorum_raft.seams import Applied, Consensus, Member
 
+from .access import Access
 from .admission import Shortage, admit, refuse_all
 from .barrier import Barrier
 from .lag import LoopLag
@@ -76,6 +77,7 @@ class NodeService:
         no_space: Callable[[], str] = str,
         unreadable: Callable[[], str] = str,
         common_data_version: Callable[[], int] | None = None,
+        root_hash: bytes = b"",
         on_late: Callable[[float], None] | None = None,
         more_statistics: Sequence[Callable[[], dict[str, float]]] = (),
     ) -> None:
@@ -87,6 +89,7 @@ class NodeService:
         self._more_statistics = more_statistics
         self.store = store
         self.consensus = consensus
+        self.access = Access(store, timers, consensus.now_ms, root_hash)
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
         self.proposer = Proposer(
             consensus,
@@ -106,7 +109,7 @@ class NodeService:
         self.ticker = Ticker(store, consensus, self.proposer, timers)
         self.rates = QueueRates(self.lists, timers, self.delivery.consumers_of)
         self.calls = QueueCalls(
-            consensus, self.proposer, self.barrier, self.lists, self.rates, timers, no_space=no_space
+            consensus, self.proposer, self.barrier, self.lists, self.rates, timers, self.access, no_space=no_space
         )
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
@@ -166,8 +169,9 @@ class NodeService:
 
     # ---- writes
 
-    def write(self, group: pb.WriteGroup, answer: Answer) -> None:
-        """Commit a group. `answer` is called once or several times; each write is answered once."""
+    def write(self, group: pb.WriteGroup, answer: Answer, principal: bytes = b"") -> None:
+        """Commit a group. `answer` is called once or several times; each write is answered once. `principal`: see
+        `Access.stamp`."""
         no_space = self.no_space()
         shortage = Shortage(no_space, self._is_absent) if no_space else None
         parts, refused = admit(group, shortage, data_version=self.proposer.data_version, shapes=self._shapes)
@@ -188,6 +192,7 @@ class NodeService:
                     commits=part.commits,
                     weight=part.weight,
                     enqueues=enqueues,
+                    principal=principal,
                 )
             )
 
@@ -206,9 +211,11 @@ class NodeService:
         with self.store.snapshot() as snapshot:
             return not snapshot.get(key).versionstamp
 
-    def open_session(self, client: str, answer: Callable[[bytes, RaftError | None], None]) -> None:
+    def open_session(
+        self, client: str, answer: Callable[[bytes, RaftError | None], None], principal: bytes = b""
+    ) -> None:
         """Open a session; `answer` gets its id, 10 bytes, or b"" if there are too many."""
-        command = pb.Command(open_session=pb.OpenSession(client=client))
+        command = pb.Command(principal=principal, open_session=pb.OpenSession(client=client))
         self.proposer.submit(proposal(command, partial(self._session_opened, answer)), urgent=True)
 
     def submit(self, command: pb.Command, done: Callable[[Any, RaftError | None], None]) -> None:
@@ -324,6 +331,7 @@ class NodeService:
             self.calls,
             self.sessions,
             self.lag,
+            self.access,
         ):
             figures.update(part.statistics())
         outcomes = self.proposer.outcomes
@@ -370,6 +378,10 @@ class NodeService:
             self.ticker.time_moved()
         result = applied.result
         if result is not None:
+            if result.auth_changed:  # before anything that this entry has changed is told to anybody
+                self.access.changed()
+            if result.denials:
+                self.access.applied(result.denials, result.denied, leading=self._leading)
             if result.changed_keys:
                 self.hub.applied(result.changed_keys)
             self.ranges.applied(applied.index, result.changed_keys)
@@ -399,6 +411,7 @@ class NodeService:
         when the office is taken, so there is nothing in it that could be out of date. Lists go on from the snapshot
         that they hold.
         """
+        self.access.changed()
         self.hub.installed()
         self.ranges.installed()
         self.reads.applied(index)

@@ -54,10 +54,12 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_RANGE_ERROR: _ClassVar[Outcome]
     OUTCOME_QUEUE_FULL: _ClassVar[Outcome]
     OUTCOME_MESSAGE_GONE: _ClassVar[Outcome]
+    OUTCOME_DENIED: _ClassVar[Outcome]
     OUTCOME_SESSION_EXPIRED: _ClassVar[Outcome]
     OUTCOME_WINDOW: _ClassVar[Outcome]
     OUTCOME_SEQ_REUSED: _ClassVar[Outcome]
     OUTCOME_ABANDONED: _ClassVar[Outcome]
+    OUTCOME_UNAUTHENTICATED: _ClassVar[Outcome]
     OUTCOME_INVALID: _ClassVar[Outcome]
     OUTCOME_OVERLOADED: _ClassVar[Outcome]
     OUTCOME_NO_SPACE: _ClassVar[Outcome]
@@ -116,6 +118,8 @@ class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READ_STATUS_INVALID: _ClassVar[ReadStatus]
     READ_STATUS_OVERLOADED: _ClassVar[ReadStatus]
     READ_STATUS_TOO_OLD: _ClassVar[ReadStatus]
+    READ_STATUS_DENIED: _ClassVar[ReadStatus]
+    READ_STATUS_UNAUTHENTICATED: _ClassVar[ReadStatus]
 
 class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -156,10 +160,12 @@ OUTCOME_STALE_LEASE: Outcome
 OUTCOME_RANGE_ERROR: Outcome
 OUTCOME_QUEUE_FULL: Outcome
 OUTCOME_MESSAGE_GONE: Outcome
+OUTCOME_DENIED: Outcome
 OUTCOME_SESSION_EXPIRED: Outcome
 OUTCOME_WINDOW: Outcome
 OUTCOME_SEQ_REUSED: Outcome
 OUTCOME_ABANDONED: Outcome
+OUTCOME_UNAUTHENTICATED: Outcome
 OUTCOME_INVALID: Outcome
 OUTCOME_OVERLOADED: Outcome
 OUTCOME_NO_SPACE: Outcome
@@ -197,6 +203,8 @@ READ_STATUS_NO_LEADER: ReadStatus
 READ_STATUS_INVALID: ReadStatus
 READ_STATUS_OVERLOADED: ReadStatus
 READ_STATUS_TOO_OLD: ReadStatus
+READ_STATUS_DENIED: ReadStatus
+READ_STATUS_UNAUTHENTICATED: ReadStatus
 CHANGE_KIND_UNSPECIFIED: ChangeKind
 CHANGE_KIND_SET: ChangeKind
 CHANGE_KIND_DELETE: ChangeKind
@@ -597,8 +605,73 @@ class Tick(_message.Message):
     skip: bool
     def __init__(self, schedule: _Optional[str] = ..., tick_ms: _Optional[int] = ..., next_ms: _Optional[int] = ..., skip: _Optional[bool] = ...) -> None: ...
 
+class KeyScope(_message.Message):
+    __slots__ = ("prefix", "read", "write")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    prefix: bytes
+    read: bool
+    write: bool
+    def __init__(self, prefix: _Optional[bytes] = ..., read: _Optional[bool] = ..., write: _Optional[bool] = ...) -> None: ...
+
+class QueueScope(_message.Message):
+    __slots__ = ("name", "prefix", "send", "receive", "manage")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_FIELD_NUMBER: _ClassVar[int]
+    MANAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    prefix: bool
+    send: bool
+    receive: bool
+    manage: bool
+    def __init__(self, name: _Optional[str] = ..., prefix: _Optional[bool] = ..., send: _Optional[bool] = ..., receive: _Optional[bool] = ..., manage: _Optional[bool] = ...) -> None: ...
+
+class Scopes(_message.Message):
+    __slots__ = ("keys", "queues", "admin")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[KeyScope]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueScope]
+    admin: bool
+    def __init__(self, keys: _Optional[_Iterable[_Union[KeyScope, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueScope, _Mapping]]] = ..., admin: _Optional[bool] = ...) -> None: ...
+
+class PutToken(_message.Message):
+    __slots__ = ("id", "secret", "overlap_ms", "name", "scopes", "expire_in_ms", "disabled")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_MS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCOPES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    secret: bytes
+    overlap_ms: int
+    name: str
+    scopes: bytes
+    expire_in_ms: int
+    disabled: bool
+    def __init__(self, id: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., overlap_ms: _Optional[int] = ..., name: _Optional[str] = ..., scopes: _Optional[bytes] = ..., expire_in_ms: _Optional[int] = ..., disabled: _Optional[bool] = ...) -> None: ...
+
+class RemoveToken(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    def __init__(self, id: _Optional[bytes] = ...) -> None: ...
+
+class SwitchAuth(_message.Message):
+    __slots__ = ("on",)
+    ON_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    def __init__(self, on: _Optional[bool] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("writes", "open_session", "close_sessions", "sweep", "lease", "release", "init_cluster", "define_queue", "remove_queue", "pause_queue", "purge", "requeue", "define_topic", "subscribe", "define_schedule", "tick")
+    __slots__ = ("principal", "writes", "open_session", "close_sessions", "sweep", "lease", "release", "init_cluster", "define_queue", "remove_queue", "pause_queue", "purge", "requeue", "define_topic", "subscribe", "define_schedule", "tick", "put_token", "remove_token", "switch_auth")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
     OPEN_SESSION_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -615,6 +688,10 @@ class Command(_message.Message):
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     DEFINE_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
+    PUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_AUTH_FIELD_NUMBER: _ClassVar[int]
+    principal: bytes
     writes: WriteGroup
     open_session: OpenSession
     close_sessions: CloseSessions
@@ -631,7 +708,10 @@ class Command(_message.Message):
     subscribe: Subscribe
     define_schedule: DefineSchedule
     tick: Tick
-    def __init__(self, writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_sessions: _Optional[_Union[CloseSessions, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., init_cluster: _Optional[_Union[InitCluster, _Mapping]] = ..., define_queue: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove_queue: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause_queue: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., define_topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., define_schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ...) -> None: ...
+    put_token: PutToken
+    remove_token: RemoveToken
+    switch_auth: SwitchAuth
+    def __init__(self, principal: _Optional[bytes] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_sessions: _Optional[_Union[CloseSessions, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., init_cluster: _Optional[_Union[InitCluster, _Mapping]] = ..., define_queue: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove_queue: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause_queue: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., define_topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., define_schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., put_token: _Optional[_Union[PutToken, _Mapping]] = ..., remove_token: _Optional[_Union[RemoveToken, _Mapping]] = ..., switch_auth: _Optional[_Union[SwitchAuth, _Mapping]] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("data_version", "commands")
@@ -819,8 +899,20 @@ class ListSchedules(_message.Message):
     after: bytes
     def __init__(self, limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
 
+class ListTokens(_message.Message):
+    __slots__ = ("limit", "after")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after: bytes
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class WhoAmI(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class QueueCall(_message.Message):
-    __slots__ = ("id", "define", "remove", "pause", "purge", "requeue", "topic", "subscribe", "schedule", "peek", "queues", "topics", "schedules")
+    __slots__ = ("id", "define", "remove", "pause", "purge", "requeue", "topic", "subscribe", "schedule", "peek", "queues", "topics", "schedules", "put_token", "remove_token", "switch_auth", "tokens", "who_am_i")
     ID_FIELD_NUMBER: _ClassVar[int]
     DEFINE_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
@@ -834,6 +926,11 @@ class QueueCall(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    PUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_AUTH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WHO_AM_I_FIELD_NUMBER: _ClassVar[int]
     id: int
     define: DefineQueue
     remove: RemoveQueue
@@ -847,7 +944,12 @@ class QueueCall(_message.Message):
     queues: ListQueues
     topics: ListTopics
     schedules: ListSchedules
-    def __init__(self, id: _Optional[int] = ..., define: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., peek: _Optional[_Union[Peek, _Mapping]] = ..., queues: _Optional[_Union[ListQueues, _Mapping]] = ..., topics: _Optional[_Union[ListTopics, _Mapping]] = ..., schedules: _Optional[_Union[ListSchedules, _Mapping]] = ...) -> None: ...
+    put_token: PutToken
+    remove_token: RemoveToken
+    switch_auth: SwitchAuth
+    tokens: ListTokens
+    who_am_i: WhoAmI
+    def __init__(self, id: _Optional[int] = ..., define: _Optional[_Union[DefineQueue, _Mapping]] = ..., remove: _Optional[_Union[RemoveQueue, _Mapping]] = ..., pause: _Optional[_Union[PauseQueue, _Mapping]] = ..., purge: _Optional[_Union[Purge, _Mapping]] = ..., requeue: _Optional[_Union[Requeue, _Mapping]] = ..., topic: _Optional[_Union[DefineTopic, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., schedule: _Optional[_Union[DefineSchedule, _Mapping]] = ..., peek: _Optional[_Union[Peek, _Mapping]] = ..., queues: _Optional[_Union[ListQueues, _Mapping]] = ..., topics: _Optional[_Union[ListTopics, _Mapping]] = ..., schedules: _Optional[_Union[ListSchedules, _Mapping]] = ..., put_token: _Optional[_Union[PutToken, _Mapping]] = ..., remove_token: _Optional[_Union[RemoveToken, _Mapping]] = ..., switch_auth: _Optional[_Union[SwitchAuth, _Mapping]] = ..., tokens: _Optional[_Union[ListTokens, _Mapping]] = ..., who_am_i: _Optional[_Union[WhoAmI, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("attempt", "at_ms", "kind", "reason")
@@ -983,8 +1085,38 @@ class ScheduleInfo(_message.Message):
     last_ms: int
     def __init__(self, name: _Optional[str] = ..., definition: _Optional[bytes] = ..., next_ms: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
 
+class TokenInfo(_message.Message):
+    __slots__ = ("id", "name", "scopes", "created_ms", "expires_ms", "disabled", "old_secret_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCOPES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    OLD_SECRET_MS_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    name: str
+    scopes: bytes
+    created_ms: int
+    expires_ms: int
+    disabled: bool
+    old_secret_ms: int
+    def __init__(self, id: _Optional[bytes] = ..., name: _Optional[str] = ..., scopes: _Optional[bytes] = ..., created_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., disabled: _Optional[bool] = ..., old_secret_ms: _Optional[int] = ...) -> None: ...
+
+class Identity(_message.Message):
+    __slots__ = ("on", "known", "root", "token")
+    ON_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    known: bool
+    root: bool
+    token: TokenInfo
+    def __init__(self, on: _Optional[bool] = ..., known: _Optional[bool] = ..., root: _Optional[bool] = ..., token: _Optional[_Union[TokenInfo, _Mapping]] = ...) -> None: ...
+
 class QueueReply(_message.Message):
-    __slots__ = ("id", "status", "message", "count", "messages", "queues", "topics", "schedules", "after", "time_ms")
+    __slots__ = ("id", "status", "message", "count", "messages", "queues", "topics", "schedules", "after", "time_ms", "tokens", "identity")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -995,6 +1127,8 @@ class QueueReply(_message.Message):
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: ReadStatus
     message: str
@@ -1005,7 +1139,9 @@ class QueueReply(_message.Message):
     schedules: _containers.RepeatedCompositeFieldContainer[ScheduleInfo]
     after: bytes
     time_ms: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ..., count: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[MessageInfo, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ..., after: _Optional[bytes] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenInfo]
+    identity: Identity
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ..., count: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[MessageInfo, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ..., after: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TokenInfo, _Mapping]]] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ...) -> None: ...
 
 class ClientFrame(_message.Message):
     __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls", "point_reads")
@@ -1112,7 +1248,7 @@ class Change(_message.Message):
     def __init__(self, kind: _Optional[_Union[ChangeKind, str]] = ..., entry: _Optional[_Union[KvEntry, _Mapping]] = ...) -> None: ...
 
 class WatchEvent(_message.Message):
-    __slots__ = ("id", "entries", "read_versionstamp", "error", "retryable", "changes", "through", "oldest")
+    __slots__ = ("id", "entries", "read_versionstamp", "error", "retryable", "changes", "through", "oldest", "status")
     ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     READ_VERSIONSTAMP_FIELD_NUMBER: _ClassVar[int]
@@ -1121,6 +1257,7 @@ class WatchEvent(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     id: int
     entries: _containers.RepeatedCompositeFieldContainer[KvEntry]
     read_versionstamp: bytes
@@ -1129,13 +1266,28 @@ class WatchEvent(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[Change]
     through: bytes
     oldest: bytes
-    def __init__(self, id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., error: _Optional[str] = ..., retryable: _Optional[bool] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., through: _Optional[bytes] = ..., oldest: _Optional[bytes] = ...) -> None: ...
+    status: ReadStatus
+    def __init__(self, id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., read_versionstamp: _Optional[bytes] = ..., error: _Optional[str] = ..., retryable: _Optional[bool] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., through: _Optional[bytes] = ..., oldest: _Optional[bytes] = ..., status: _Optional[_Union[ReadStatus, str]] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "status", "message")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
-    def __init__(self, session: _Optional[bytes] = ...) -> None: ...
+    status: ReadStatus
+    message: str
+    def __init__(self, session: _Optional[bytes] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ConsumerEnded(_message.Message):
+    __slots__ = ("consumer", "status", "message")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    status: ReadStatus
+    message: str
+    def __init__(self, consumer: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("consumer", "message_id", "lease_id", "attempt", "payload", "queue", "enqueued_at_ms", "headers", "group", "origin", "failures", "taken", "lease_ms")
@@ -1168,7 +1320,7 @@ class Delivery(_message.Message):
     def __init__(self, consumer: _Optional[int] = ..., message_id: _Optional[bytes] = ..., lease_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ..., queue: _Optional[str] = ..., enqueued_at_ms: _Optional[int] = ..., headers: _Optional[bytes] = ..., group: _Optional[str] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., taken: _Optional[bool] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final", "queue_replies", "point_answers")
+    __slots__ = ("hello", "results", "reads", "watches", "session", "deliveries", "leader", "pong", "error", "error_is_final", "queue_replies", "point_answers", "ended_consumers")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -1181,6 +1333,7 @@ class ServerFrame(_message.Message):
     ERROR_IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     QUEUE_REPLIES_FIELD_NUMBER: _ClassVar[int]
     POINT_ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloReply
     results: _containers.RepeatedCompositeFieldContainer[ResultGroup]
     reads: _containers.RepeatedCompositeFieldContainer[ReadResult]
@@ -1193,7 +1346,8 @@ class ServerFrame(_message.Message):
     error_is_final: bool
     queue_replies: _containers.RepeatedCompositeFieldContainer[QueueReply]
     point_answers: _containers.RepeatedCompositeFieldContainer[PointAnswers]
-    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ..., queue_replies: _Optional[_Iterable[_Union[QueueReply, _Mapping]]] = ..., point_answers: _Optional[_Iterable[_Union[PointAnswers, _Mapping]]] = ...) -> None: ...
+    ended_consumers: _containers.RepeatedCompositeFieldContainer[ConsumerEnded]
+    def __init__(self, hello: _Optional[_Union[HelloReply, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ResultGroup, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ReadResult, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ..., session: _Optional[_Union[SessionOpened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., pong: _Optional[int] = ..., error: _Optional[str] = ..., error_is_final: _Optional[bool] = ..., queue_replies: _Optional[_Iterable[_Union[QueueReply, _Mapping]]] = ..., point_answers: _Optional[_Iterable[_Union[PointAnswers, _Mapping]]] = ..., ended_consumers: _Optional[_Iterable[_Union[ConsumerEnded, _Mapping]]] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
     __slots__ = ("write",)

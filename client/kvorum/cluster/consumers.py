@@ -24,6 +24,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
 from kvorum.queues.outgoing import RESERVED
+from kvorum.rights import refused
 
 MAX_CONSUMERS: Final = 1_000
 """Open consumers of one client."""
@@ -248,6 +249,22 @@ class Consumers:
                 consumer.failed(problem())
         for ended in list(self._ended.values()):
             self._forget(ended)
+
+    def ended(self, endings: Iterable[pb.ConsumerEnded]) -> None:
+        """A node gives some consumers nothing more."""
+        for ending in endings:
+            consumer = self._live.get(ending.consumer)
+            if consumer is None or not consumer.registered:
+                continue
+            consumer.registered = False
+            self._on_stream.discard(consumer.id)
+            problem = refused(ending.status, ending.message)
+            if problem is None:  # it could not find out: perhaps the next time
+                self._to_start[consumer.id] = consumer
+                continue
+            self.stop(consumer)
+            if consumer.failed is not None:
+                consumer.failed(problem)
 
     def changed(self, consumer: ClusterConsumer) -> None:
         """A consumer has started reports to send."""

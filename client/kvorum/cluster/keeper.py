@@ -28,6 +28,7 @@ from kvorum.cluster.reads import Reads
 from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import Writes
+from kvorum.rights import refused
 from kvorum.tls import ChannelTls
 
 logger = logging.getLogger("kvorum")
@@ -399,7 +400,9 @@ class Keeper:
         if frame.deliveries:
             self._consumers.deliveries(frame.deliveries, self._writes.session_id)
         if frame.HasField("session") and self._session_asked:
-            self._session_answered(frame.session.session)
+            self._session_answered(frame.session)
+        if frame.ended_consumers:
+            self._consumers.ended(frame.ended_consumers)
         if lost_leader:
             self._leader_is(None)
         elif not self._worked:
@@ -450,10 +453,17 @@ class Keeper:
         self._session_asked = True
         self._session_timer = self._loop.call_later(SESSION_PATIENCE, self._session_overdue)
 
-    def _session_answered(self, session_id: bytes) -> None:
+    def _session_answered(self, opened: pb.SessionOpened) -> None:
         if self._session_timer is not None:
             self._session_timer.cancel()
-        if session_id:
+        session_id = opened.session
+        problem = refused(opened.status, opened.message)
+        if problem is not None:
+            # Nothing of what waits for a session was sent; what comes later may fare better.
+            self._writes.give_up_all("", lambda: type(problem)(*problem.args))
+            self._consumers.end_all(lambda: type(problem)(*problem.args))
+            self._session_timer = self._loop.call_later(MAX_RETRY, self._ask_again)
+        elif session_id:
             self._session_asked = False
             self._session_refused = ""
             self._writes.session_opened(session_id)

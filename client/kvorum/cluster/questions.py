@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
+from kvorum.rights import refused as refusal
 
 _Answer_contra = TypeVar("_Answer_contra", contravariant=True)
 
@@ -152,6 +153,8 @@ class Questions(Generic[Q, A]):
                 self.give_up(
                     question, errors.InvalidArgument(answer.message or f"the node calls this {self.one} invalid")
                 )
+            elif (problem := refusal(answer.status, answer.message)) is not None:
+                self.give_up(question, problem)
             else:
                 refused = True
                 no_leader |= answer.status == pb.READ_STATUS_NO_LEADER

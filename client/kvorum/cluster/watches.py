@@ -14,6 +14,7 @@ from typing import Final
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.ranges import RangeWatch
+from kvorum.rights import refused
 
 MAX_WATCHES: Final = 10_000
 """Open watches of one client."""
@@ -211,7 +212,10 @@ class Watches:
             else:
                 watch.registered = False
                 oldest = event.oldest.hex()
-                watch.fail(errors.Compacted(oldest) if oldest else errors.InvalidArgument(event.error))
+                watch.fail(
+                    refused(event.status, event.error)
+                    or (errors.Compacted(oldest) if oldest else errors.InvalidArgument(event.error))
+                )
 
     def _pause(self, watch: RangeWatch) -> None:
         """Stop it at the node until its consumer has fetched what it has."""

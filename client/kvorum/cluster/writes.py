@@ -321,7 +321,7 @@ class Writes:
                         self._end(session)  # it answers no write: a consumer asked in the session's name
                     continue
                 outcome = result.outcome
-                if 0 < outcome <= pb.OUTCOME_MESSAGE_GONE:
+                if 0 < outcome <= pb.OUTCOME_DENIED:
                     del live[result.seq]
                     executed = True
                     if not pending.promise.done():
@@ -409,9 +409,12 @@ _DEFINITE: Final = frozenset(
         pb.OUTCOME_NOT_LEADER,
         pb.OUTCOME_INVALID,
         pb.OUTCOME_QUARANTINED,
+        pb.OUTCOME_UNAUTHENTICATED,
     )
 )
-_FINAL: Final = frozenset((pb.OUTCOME_INVALID, pb.OUTCOME_QUARANTINED, pb.OUTCOME_SEQ_REUSED))
+_FINAL: Final = frozenset(
+    (pb.OUTCOME_INVALID, pb.OUTCOME_QUARANTINED, pb.OUTCOME_SEQ_REUSED, pb.OUTCOME_UNAUTHENTICATED)
+)
 """Repeating the same bytes under the same number will be refused again."""
 
 
@@ -429,6 +432,8 @@ def refusal(result: pb.WriteResult) -> errors.KvorumError:
             return errors.InvalidArgument(result.message or "the node calls this write invalid")
         case pb.OUTCOME_NO_SPACE:
             return errors.NoSpace(result.message or "a node's disk is nearly full; not applied")
+        case pb.OUTCOME_UNAUTHENTICATED:
+            return errors.Unauthenticated(result.message or "the node knows no such token")
         case pb.OUTCOME_OVERLOADED:
             return errors.Overloaded(result.message or "the node is overloaded; not applied")
         case _:

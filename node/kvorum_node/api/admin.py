@@ -16,8 +16,9 @@ from kvorum_raft.seams import Administration, Member, PeerView, Status
 
 from ..backup.saving import Backups
 from ..service import NodeService
+from ..store.rights import for_admin
 from .backups import BackupCall
-from .unary import parse, time_left
+from .unary import parse, require, time_left
 
 SERVICE: Final = "kvorum.v1.Admin"
 LEADER_METADATA: Final = "kvorum-leader-bin"
@@ -66,6 +67,7 @@ class Admin:
 
     async def members(self, data: bytes, context: Any) -> pb.MembersResponse:
         await parse(pb.MembersRequest, data, context)
+        await require(self._service, context, lambda _: "")
         service = self._service
         status = service.consensus.status()
         response = pb.MembersResponse(
@@ -86,31 +88,34 @@ class Admin:
 
     async def add(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.AddMemberRequest, data, context)
-        return await self._change(context, lambda admin: admin.add(_member(request)))
+        return await self._change(context, request, lambda admin: admin.add(_member(request)))
 
     async def promote(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.PromoteRequest, data, context)
-        return await self._change(context, lambda admin: admin.promote(_node_id(request.node_id)))
+        return await self._change(context, request, lambda admin: admin.promote(_node_id(request.node_id)))
 
     async def remove(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.RemoveRequest, data, context)
-        return await self._change(context, lambda admin: admin.remove(_node_id(request.node_id)))
+        return await self._change(context, request, lambda admin: admin.remove(_node_id(request.node_id)))
 
     async def replace(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.ReplaceRequest, data, context)
-        return await self._change(context, lambda admin: admin.replace(_member(request)))
+        return await self._change(context, request, lambda admin: admin.replace(_member(request)))
 
     async def transfer(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.TransferRequest, data, context)
         target = request.node_id or None
-        return await self._change(context, lambda admin: admin.transfer(target))
+        return await self._change(context, request, lambda admin: admin.transfer(target))
 
     async def set_time(self, data: bytes, context: Any) -> pb.AdminResponse:
         request = await parse(pb.SetTimeRequest, data, context)
-        return await self._change(context, lambda admin: admin.set_time(_time(request.unix_ms)))
+        return await self._change(context, request, lambda admin: admin.set_time(_time(request.unix_ms)))
 
-    async def _change(self, context: Any, make: Callable[[Administration], Awaitable[Any]]) -> pb.AdminResponse:
+    async def _change(
+        self, context: Any, request: Any, make: Callable[[Administration], Awaitable[Any]]
+    ) -> pb.AdminResponse:
         administration = self._administration
+        caller = await require(self._service, context, for_admin)
         if administration is None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this node has no cluster to change")
         assert administration is not None
@@ -125,6 +130,8 @@ class Admin:
             await context.abort(grpc.StatusCode.UNKNOWN, "not done in time; it may still be done: look at the members")
         except RaftError as error:
             await context.abort(_status_code(error), str(error))
+        what = request.DESCRIPTOR.name.removesuffix("Request")
+        self._service.access.note_change(caller, f"{what} {getattr(request, 'node_id', '')}".strip())
         leader = done if isinstance(done, str) else self._service.leader.node_id
         return pb.AdminResponse(leader_id=leader)
 

@@ -22,6 +22,7 @@ FRAME_TARGET = 1_048_576
 
 RESULTS, READS, WATCHES, SESSION, DELIVERIES, LEADER = b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x32", b"\x3a"
 QUEUE_REPLIES, POINTS = b"\x5a", b"\x62"
+ENDED_CONSUMERS = b"\x6a"
 _HELLO = b"\x0a"
 
 DeliveryName = tuple[bytes, bytes]
@@ -47,7 +48,7 @@ class Outbox:
         self._fields: deque[bytes] = deque()
         self.size = 0
         """Bytes of answers that wait."""
-        self._sessions: deque[bytes] = deque()
+        self._sessions: deque[pb.SessionOpened] = deque()
         self._deliveries: deque[bytes | DeliveryName] = deque()
         self._delivery_bytes = 0
         self._watches: dict[Watch, None] = {}
@@ -74,8 +75,9 @@ class Outbox:
     def put_hello(self, hello: pb.HelloReply) -> None:
         self.put(_HELLO, hello.SerializeToString())
 
-    def put_session(self, session: bytes) -> None:
-        self._sessions.append(session)
+    def put_session(self, session: bytes, status: "pb.ReadStatus | None" = None, message: str = "") -> None:
+        """A session, or why there is none."""
+        self._sessions.append(pb.SessionOpened(session=session, status=status, message=message))
         self._wake()
 
     def put_delivery(self, delivery: pb.Delivery) -> None:
@@ -147,7 +149,8 @@ class Outbox:
             return size
         frame = pb.ServerFrame()
         if self._sessions:
-            frame.session.session = self._sessions.popleft()
+            frame.session.CopyFrom(self._sessions.popleft())
+            frame.session.SetInParent()
         if self._leader is not None:
             frame.leader.CopyFrom(self._leader)
             self._leader = None

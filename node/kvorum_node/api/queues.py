@@ -6,12 +6,13 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import LimitExceeded
 
+from ..access import Caller, Refusal
 from ..queue import Consumer, TakeRoom
 from ..queue_calls import Call
 from ..service import NodeService
 from ..store import check_queue_name
 from .endings import ProtocolError
-from .outbox import Outbox
+from .outbox import ENDED_CONSUMERS, Outbox
 
 MAX_CONSUMERS = 1_000
 MAX_QUEUE_CALLS = 16
@@ -71,6 +72,16 @@ class StreamQueues:
         if consumer is not None:
             self._service.delivery.stop_consumer(consumer)
 
+    def consumers(self) -> list[tuple[int, str]]:
+        """Numbers and queues."""
+        return [(number, consumer.queue) for number, consumer in self._consumers.items()]
+
+    def ended(self, number: int, refusal: Refusal | None) -> None:
+        """Say that a consumer gets nothing more. None: what its token may do could not be found out."""
+        status, message = refusal or (pb.READ_STATUS_NO_LEADER, "this node could not confirm what the token may do")
+        ended = pb.ConsumerEnded(consumer=number, status=status, message=message)
+        self._outbox.put(ENDED_CONSUMERS, ended.SerializeToString())
+
     def stop_consumers(self) -> None:
         """The stream has another session, or none."""
         for consumer in self._consumers.values():
@@ -94,13 +105,13 @@ class StreamQueues:
 
     # ---- calls
 
-    def call(self, request: pb.QueueCall) -> None:
+    def call(self, request: pb.QueueCall, caller: Caller) -> None:
         """Take a call about queues."""
         if len(self._calls) >= MAX_QUEUE_CALLS:
             message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
             self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
             return
-        call = self._service.calls.submit(request, self._answered)
+        call = self._service.calls.submit(request, self._answered, caller)
         if not call.ended:
             self._calls.add(call)
 

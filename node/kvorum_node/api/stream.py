@@ -16,15 +16,19 @@ from google.protobuf.message import DecodeError
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.errors import Unauthenticated
 from kvorum_raft.errors import RaftError
 
+from ..access import Refusal
 from ..admission import refuse_all
 from ..lists import ListJob
 from ..range_watches import RangeWatch
 from ..reads import Pending, PendingPoints, PendingRead
 from ..service import NodeService
+from ..store.rights import READ, RECEIVE, for_keys, for_queue, for_range, for_read
 from ..watches import Watch
 from .endings import ProtocolError, ResumableError
+from .guard import StreamGuard
 from .outbox import FRAME_TARGET, POINTS, QUEUE_REPLIES, READS, RESULTS, WATCHES, Outbox
 from .queues import StreamQueues
 
@@ -74,6 +78,8 @@ class Stream:
         self._ranges: dict[int, RangeWatch] = {}
         self._stalled_ranges: list[RangeWatch] = []
         self._queues = StreamQueues(service, self._outbox, expired=self._session_expired, reply=self._reply)
+        self._caller = service.access.caller("")
+        self._guard = StreamGuard(service, self._outbox, self._queues)
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
         self._stalled_reads: list[Pending] = []
@@ -123,6 +129,7 @@ class Stream:
         for job in list(self._lists):
             job.cancel()
         self._lists.clear()
+        self._guard.close()
         self._queues.close()
         self._attach(b"")
 
@@ -230,6 +237,8 @@ class Stream:
                 raise ResumableError("this node's cluster is still being formed")
             raise ProtocolError(f"this is cluster {own.hex()}, not {hello.cluster_id.hex()}")
         self._greeted = True
+        if hello.token:
+            self._caller = self._guard.caller = self._service.access.caller(hello.token)
         leader = self._service.leader
         self._outbox.put_hello(
             pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader, point_reads=True)
@@ -267,11 +276,12 @@ class Stream:
         for number in frame.stop_watches:
             self._stop_watch(number)
         for request in frame.consumers:
-            self._queues.start(self._session, request)
+            self._start_consumer(request)
         for number in frame.stop_consumers:
+            self._guard.forget_consumer(number)
             self._queues.stop(number)
         for call in frame.queue_calls:
-            self._queues.call(call)
+            self._queues.call(call, self._caller)
         for report in frame.started:
             self._service.delivery.started(self._session, report.consumer, report.lease_ids)
         if frame.HasField("goodbye"):
@@ -292,7 +302,12 @@ class Stream:
         if not self._service.consensus.is_leader:
             self._answer(refuse_all(group, pb.OUTCOME_NOT_LEADER))
             return
-        self._service.write(group, self._answer)
+        try:
+            principal = self._service.access.stamp(self._caller)
+        except Unauthenticated as error:
+            self._answer(refuse_all(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
+            return
+        self._service.write(group, self._answer, principal)
 
     def _answer(self, answer: pb.ResultGroup) -> None:
         if self._stop_listening is None:
@@ -306,6 +321,9 @@ class Stream:
             raise ResumableError("the answers are not read fast enough")
         if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
             raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
+        if self._service.access.on:
+            self._service.reads.submit([self._judged_read(read) for read in reads])
+            return
         self._service.reads.submit(
             [PendingRead(read, self._answer_read, self._take_slice, self._has_room) for read in reads]
         )
@@ -321,6 +339,25 @@ class Stream:
         self._outbox.put(POINTS, answer.SerializeToString())
         if answer.status == pb.READ_STATUS_NO_LEADER:
             self._outbox.put_leader(self._service.leader)
+
+    def _judged_read(self, read: pb.Read) -> PendingRead:
+        """A read whose answer is judged when it leaves, so by a state at least as new as the one that it shows."""
+        refusal = partial(self._guard.refusal, lambda rights: for_read(rights, read))
+
+        def reply(answer: pb.ReadResult) -> None:
+            refused = refusal() if answer.status == pb.READ_STATUS_OK else None
+            self._answer_read(answer if refused is None else _denied_read(read, refused))
+
+        def take(job: ListJob, part: pb.ReadResult) -> None:
+            refused = refusal() if part.status == pb.READ_STATUS_OK else None
+            if refused is None:
+                self._take_slice(job, part)
+                return
+            job.cancel()
+            self._lists.pop(job, None)
+            self._answer_read(_denied_read(read, refused))
+
+        return PendingRead(read, reply, take, self._has_room)
 
     def _has_room(self, item: Pending) -> bool:
         # A stream that has ended takes its answers, and throws them away.
@@ -369,6 +406,8 @@ class Stream:
     def _use_session(self, session: bytes) -> None:
         if len(session) != SESSION_SIZE:
             raise ProtocolError(f"a session id has {SESSION_SIZE} bytes, got {len(session)}")
+        if self._service.access.on and not self._guard.owns(session):
+            return
         self._attach(session)
 
     def _attach(self, session: bytes) -> None:
@@ -383,8 +422,15 @@ class Stream:
     def _open_session(self, request: pb.OpenSession) -> None:
         if self._session_requests >= MAX_SESSION_REQUESTS:
             raise ProtocolError(f"more than {MAX_SESSION_REQUESTS} sessions are asked for at once")
+        principal = b""
+        if self._service.consensus.is_leader:
+            try:
+                principal = self._service.access.stamp(self._caller)
+            except Unauthenticated as error:
+                self._outbox.put_session(b"", pb.READ_STATUS_UNAUTHENTICATED, str(error))
+                return
         self._session_requests += 1
-        self._service.open_session(request.client[:256], self._session_opened)
+        self._service.open_session(request.client[:256], self._session_opened, principal)
 
     def _session_opened(self, session: bytes, error: RaftError | None) -> None:
         self._session_requests -= 1
@@ -401,6 +447,19 @@ class Stream:
     def _start_watch(self, start: pb.StartWatch) -> None:
         if start.id in self._watches or start.id in self._ranges:
             raise ProtocolError(f"watch {start.id} is open already")
+        if self._service.access.on:
+            self._guard.start_watch(start, partial(self._begin_watch, start), partial(self._refuse_watch, start.id))
+        else:
+            self._begin_watch(start)
+
+    def _refuse_watch(self, number: int, refusal: Refusal | None) -> None:
+        """None: it could not be judged."""
+        status, message = refusal or (None, "this node could not confirm what the token may do")
+        event = pb.WatchEvent(id=number, error=message, retryable=refusal is None, status=status)
+        self._outbox.put(WATCHES, event.SerializeToString())
+
+    def _begin_watch(self, start: pb.StartWatch) -> None:
+        self._guard.listen(self._rights_changed)
         if start.end:
             self._start_range(start)
             return
@@ -464,6 +523,7 @@ class Stream:
         self._outbox.put(WATCHES, event.SerializeToString())
 
     def _stop_watch(self, number: int) -> None:
+        self._guard.forget_watch(number)
         watched = self._ranges.pop(number, None)
         if watched is not None:
             self._service.ranges.remove(watched)
@@ -487,7 +547,40 @@ class Stream:
         entries, stamp = self._service.hub.take(watch)
         return pb.WatchEvent(id=number, entries=entries, read_versionstamp=stamp)
 
+    def _rights_changed(self) -> None:
+        """What the token may do can have changed: end what it may not."""
+        guard = self._guard
+        if guard.unchanged():
+            return
+        for number, watch in list(self._watches.items()):
+            refusal = guard.refusal(partial(for_keys, keys=watch.keys))
+            if refusal is not None:
+                self._stop_watch(number)
+                self._refuse_watch(number, refusal)
+        for number, watched in list(self._ranges.items()):
+            start, end = watched.bounds
+            refusal = guard.refusal(partial(for_range, right=READ, start=start, end=end))
+            if refusal is not None:
+                self._stop_watch(number)
+                self._refuse_watch(number, refusal)
+        for number, queue in self._queues.consumers():
+            refusal = guard.refusal(partial(for_queue, right=RECEIVE, name=queue))
+            if refusal is not None:
+                self._queues.stop(number)
+                self._queues.ended(number, refusal)
+
     # ---- queues
+
+    def _start_consumer(self, request: pb.StartConsumer) -> None:
+        begin = partial(self._begin_consumer, request)
+        if self._service.access.on:
+            self._guard.start_consumer(request, begin, partial(self._queues.ended, request.id))
+        else:
+            begin()
+
+    def _begin_consumer(self, request: pb.StartConsumer) -> None:
+        self._guard.listen(self._rights_changed)
+        self._queues.start(self._session, request)
 
     def _reply(self, reply: pb.QueueReply) -> None:
         if self._stop_listening is None:
@@ -509,6 +602,10 @@ class Stream:
 
 def _notify_watch(stream: Stream, watch: Watch) -> None:
     stream.touched(watch)
+
+
+def _denied_read(read: pb.Read, refusal: Refusal) -> pb.ReadResult:
+    return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
 
 
 def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,15 @@ from google.protobuf.message import DecodeError
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
+from kvorum.errors import Unauthenticated
+from kvorum.rights import denied
+from kvorum_raft.errors import RaftError
 
+from ..access import Caller, Refusal
 from ..lists import ListJob
 from ..reads import PendingRead
 from ..service import NodeService
+from ..store.rights import Rights, for_read
 from .stream import merge
 
 DEFAULT_TIMEOUT = limits.DEFAULT_TIMEOUT / 1000
@@ -35,12 +41,17 @@ class Unary:
         self._service.reads.submit([item])
         try:
             async with asyncio.timeout(time_left(context)):
-                return await future
+                answer = await future
         except TimeoutError:
             return pb.ReadResult(id=read.id, status=pb.READ_STATUS_NO_LEADER, message="no answer in time")
         finally:
             if item.job is not None:
                 item.job.cancel()
+        # By a state at least as new as the one that was read.
+        refusal = self._service.access.refusal(caller_of(self._service, context), lambda rights: for_read(rights, read))
+        if refusal is not None:
+            return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
+        return answer
 
     async def commit(self, data: bytes, context: Any) -> pb.WriteResponse:
         request = await parse(pb.WriteRequest, data, context)
@@ -50,11 +61,15 @@ class Unary:
                 f"node {leader.node_id} at {leader.address}" if leader.node_id else "nobody, as far as this node knows"
             )
             return pb.WriteResponse(outcome=pb.OUTCOME_NOT_LEADER, message=f"the leader is {where}")
+        try:
+            principal = self._service.access.stamp(caller_of(self._service, context))
+        except Unauthenticated as error:
+            return pb.WriteResponse(outcome=pb.OUTCOME_UNAUTHENTICATED, message=str(error))
         # No session: nothing can tell a repeat of this request, so an unknown outcome stays unknown.
         group = pb.WriteGroup()
         group.writes.add(seq=1, op=request.write.SerializeToString())
         future: asyncio.Future[pb.ResultGroup] = asyncio.get_running_loop().create_future()
-        self._service.write(group, partial(_resolve, future))
+        self._service.write(group, partial(_resolve, future), principal)
         try:
             async with asyncio.timeout(time_left(context)):
                 answer = await future
@@ -69,6 +84,11 @@ class Unary:
 
     async def status(self, data: bytes, context: Any) -> pb.StatusResponse:
         await parse(pb.StatusRequest, data, context)
+        await require(self._service, context, lambda _: "")
+        return self.own_status()
+
+    def own_status(self) -> pb.StatusResponse:
+        """The node's account of itself."""
         store, status = self._service.store, self._service.consensus.status()
         response = pb.StatusResponse(
             node_id=status.node_id,
@@ -102,6 +122,40 @@ def files_limit() -> float:
     """How many files this process may open: each client takes one. -1: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return float(soft if soft != resource.RLIM_INFINITY else -1)
+
+
+def caller_of(service: NodeService, context: Any) -> Caller:
+    """By the call's metadata: `authorization: Bearer TOKEN`."""
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization" and isinstance(value, str):
+            scheme, _, token = value.partition(" ")
+            if scheme.lower() == "bearer":
+                return service.access.caller(token.strip())
+    return service.access.caller("")
+
+
+async def require(service: NodeService, context: Any, missing: Callable[[Rights], str]) -> Caller:
+    """Who calls, or the end of the call. This node's state may not know a token that is new: it is refused by one that
+    holds all that was acknowledged before."""
+    caller = caller_of(service, context)
+    refusal = service.access.refusal(caller, missing)
+    if refusal is not None:
+        passed: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
+        service.barrier.wait(partial(_resolve, passed))
+        error = await passed
+        refusal = service.access.refusal(caller, missing)
+        if refusal is not None and error is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"what the token may do cannot be confirmed: {error}")
+    if refusal is not None:
+        await context.abort(*_status_of(refusal))
+    return caller
+
+
+def _status_of(refusal: Refusal) -> tuple[grpc.StatusCode, str]:
+    status, message = refusal
+    if status == pb.READ_STATUS_DENIED:
+        return grpc.StatusCode.PERMISSION_DENIED, str(denied(message))
+    return grpc.StatusCode.UNAUTHENTICATED, message
 
 
 def time_left(context: Any) -> float:

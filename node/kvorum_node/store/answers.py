@@ -17,17 +17,17 @@ _DONE: Final = pb.OUTCOME_DONE
 class Answers:
     """The results of a group of writes, in order: as they are stored, or ready to be sent."""
 
-    __slots__ = ("_prefix", "_session", "others", "results")
+    __slots__ = ("_prefix", "others", "results", "session")
 
     def __init__(self, session: bytes, prefix: bytes) -> None:
-        self._session = session
+        self.session = session
         self._prefix = prefix
         self.results: list[StoredResult | pb.WriteResult] = []
         self.others: list[int] = []
         """Outcomes other than DONE, when `group` was made."""
 
     def group(self) -> pb.ResultGroup:
-        made = pb.ResultGroup(session=self._session, stamp_prefix=self._prefix)
+        made = pb.ResultGroup(session=self.session, stamp_prefix=self._prefix)
         add = made.results.add
         for result in self.results:
             if isinstance(result, pb.WriteResult):

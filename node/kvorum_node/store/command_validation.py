@@ -8,8 +8,9 @@ from google.protobuf.message import DecodeError, Message
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, LimitExceeded
+from kvorum.keys import decode_key
 
-from .queues import COMMANDS
+from . import auth
 from .records import MESSAGE_ID_SIZE
 from .validation import at_most, check_backoff, check_enqueue, check_queue_name, check_size
 
@@ -19,10 +20,10 @@ _PERCENT: Final = 100
 
 def validate_command(command: pb.Command) -> None:
     """Raise InvalidArgument or LimitExceeded (of `kvorum.errors`) if one of the commands that begin with data version 3
-    can never be right; the message names the part. Unknown fields are refused, as in writes."""
+    or 4 can never be right; the message names the part. Unknown fields are refused, as in writes."""
     kind = command.WhichOneof("command")
-    if kind is None or kind not in COMMANDS:
-        raise InvalidArgument(f"{kind or 'nothing'} is no command about queues")
+    if kind is None or kind not in _CHECKS:
+        raise InvalidArgument(f"{kind or 'nothing'} is no command about queues or tokens")
     _known(command, kind.replace("_", " "))
     _CHECKS[kind](command)
 
@@ -169,6 +170,47 @@ def _tick(command: pb.Command) -> None:
     check_queue_name(command.tick.schedule)
 
 
+# ---- tokens
+
+
+def _put_token(command: pb.Command) -> None:
+    made = command.put_token
+    _token_id(made.id)
+    if len(made.secret) not in (0, auth.HASH_SIZE):
+        raise InvalidArgument(f"the secret of a token comes as its SHA-256, {auth.HASH_SIZE} bytes")
+    if made.HasField("name"):
+        if not made.name or not made.name.isprintable():
+            raise InvalidArgument(f"the name of a token is printable, and not empty, got {made.name!r:.150}")
+        check_size("MAX_TOKEN_NAME_SIZE", limits.MAX_TOKEN_NAME_SIZE, made.name, "name of a token")
+    for what, duration in (("overlap", made.overlap_ms), ("expire_in", made.expire_in_ms)):
+        at_most("MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN, duration, what)
+    check_size("MAX_TOKEN_SIZE", limits.MAX_TOKEN_SIZE, made.scopes, "scopes of a token")
+    try:
+        scopes = pb.Scopes.FromString(made.scopes)
+    except DecodeError as error:
+        raise InvalidArgument(f"the scopes cannot be decoded: {error}") from None
+    _known(scopes, "the scopes")
+    at_most("MAX_SCOPES", limits.MAX_SCOPES, len(scopes.keys) + len(scopes.queues), "scopes of a token")
+    for key in scopes.keys:
+        check_size("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, key.prefix, "key prefix")
+        decode_key(key.prefix)
+    for queue in scopes.queues:
+        check_queue_name(queue.name)
+
+
+def _remove_token(command: pb.Command) -> None:
+    _token_id(command.remove_token.id)
+
+
+def _token_id(token_id: bytes) -> None:
+    if len(token_id) != auth.ID_SIZE:
+        raise InvalidArgument(f"the id of a token has {auth.ID_SIZE} bytes, got {len(token_id)}")
+
+
+def _switch_auth(_: pb.Command) -> None:
+    """It is on or off."""
+
+
 _CHECKS: Final = {
     "define_queue": _define_queue,
     "remove_queue": _remove_queue,
@@ -179,4 +221,7 @@ _CHECKS: Final = {
     "subscribe": _subscribe,
     "define_schedule": _define_schedule,
     "tick": _tick,
+    "put_token": _put_token,
+    "remove_token": _remove_token,
+    "switch_auth": _switch_auth,
 }

@@ -10,6 +10,7 @@ from .results import ApplyResult
 if TYPE_CHECKING:
     import lmdb
 
+    from .auth import Auth
     from .queues.policies import Policy
     from .queues.tallies import Tallies
     from .rows import Rows
@@ -28,6 +29,7 @@ class Entry:
     """
 
     __slots__ = (
+        "auth",
         "bare",
         "budget",
         "changes",
@@ -37,6 +39,7 @@ class Entry:
         "env",
         "fresh",
         "held",
+        "judging",
         "leases",
         "made",
         "number",
@@ -70,6 +73,10 @@ class Entry:
         """The first 8 bytes of this entry's versionstamps and lease ids: index + stamp base."""
         self.data_version = 1
         """Apply semantics that its proposer relied on: what is newer does not exist for this entry."""
+        self.auth: Auth
+        """Tokens and the switch, as they are now."""
+        self.judging = False
+        """Tokens are asked for."""
         self.deleted = 0
         """Keys that the running commit has deleted by ranges."""
         self.number = 0

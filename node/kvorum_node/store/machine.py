@@ -21,7 +21,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_HISTORY_ROWS, MAX_HISTORY_SIZE
 from kvorum_raft.seams import PreparedState, StateFacts
 
-from . import checked, expiry, history, queues, records, refounding, scrubbing, sessions
+from . import auth, checked, expiry, history, queues, records, refounding, scrubbing, sessions
 from .answers import Answers, Outputs
 from .commits import execute, execute_parts
 from .entry import BYTES_SHIFT, Entry
@@ -42,6 +42,7 @@ from .sessions import Sessions
 _log = logging.getLogger(__name__)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _EXPIRED: Final = int(pb.OUTCOME_SESSION_EXPIRED)
+_UNKNOWN: Final = int(pb.OUTCOME_UNAUTHENTICATED)
 _TOO_MANY: Final[Refusal] = (_INVALID, (), "the entry holds too many commits")
 _QUARANTINED: Final[Refusal] = (_INVALID, (), "quarantined by the operator")
 _NOTHING_DONE: Final = {
@@ -49,6 +50,10 @@ _NOTHING_DONE: Final = {
     "tick": False,
 }  # fmt: skip
 """Outputs of commands that are left out."""
+_NOBODYS: Final = b"\xff" * records.STAMP_SIZE
+"""A session that never is."""
+Act = Callable[[Entry, bytes, int], Refusal | pb.AtomicWrite | None]
+"""`commits.execute`, or what stands before it."""
 _MAX_STAMP_BASE: Final = 1 << 62
 _SLICE: Final = 256
 """Small commits in one slice of apply: about 2.5 ms."""
@@ -90,7 +95,9 @@ class Store:
         with self._reading() as txn:
             row = checked.get(txn, STATE_KEY)
             cluster = checked.get(txn, CLUSTER_KEY)
-        self._state = records.State() if row is None else records.unpack_state(row)
+            self._state = records.State() if row is None else records.unpack_state(row)
+            self.auth = auth.load(txn) if self._state.has_auth else auth.NONE
+            """Who may do what, at `applied_index`. Replaced as a whole."""
         self._cluster = (b"", 0) if cluster is None else records.unpack_cluster(cluster)
         self._forget()
 
@@ -183,6 +190,8 @@ class Store:
     def proved_version(self) -> int:
         """Apply semantics that the state proves: an entry of this data version, or of a later one, was applied, so
         every member knows it."""
+        if self._state.has_auth:
+            return auth.FIRST_VERSION
         if self._state.has_queues:
             return queues.FIRST_VERSION
         return history.FIRST_VERSION if self._state.oldest else 1
@@ -308,6 +317,8 @@ class Store:
             "queues": state.queues,
             "topics": state.topics,
             "schedules": state.schedules,
+            "tokens": state.tokens,
+            "auth_on": self.auth.on,
             "history_rows": state.history_rows,
             "history_bytes": state.history_size,
             "applied_index": state.applied_index,
@@ -400,6 +411,8 @@ class Store:
             entry = Entry(self._env, rows, index, time_ms, self._prefix(index), self._slice, skipped)
             entry.held = self._held
             entry.bare = not self.wants_deliveries
+            entry.auth = self.auth
+            entry.judging = self.auth.on
             if payload:
                 yield from self._run(entry, payload)
             state = rows.state(index, time_ms)
@@ -417,6 +430,7 @@ class Store:
                     rows.txn.abort()
                 txn.abort()
         self._state = state
+        self.auth = entry.auth
         if cluster is not None:
             self._cluster = records.unpack_cluster(cluster)
         return entry.result
@@ -446,7 +460,10 @@ class Store:
         for command in batch.commands:
             kind = command.WhichOneof("command")
             if kind == "writes":
-                outputs.append((yield from self._writes(entry, command.writes)))
+                if not entry.judging:
+                    outputs.append((yield from self._writes(entry, command.writes, execute)))
+                else:
+                    outputs.append((yield from self._judge_writes(entry, command)))
             else:
                 number = entry.number
                 entry.number += 1
@@ -466,8 +483,11 @@ class Store:
             return _NOTHING_DONE.get(kind or "")
         if kind != "lease":
             yield from queues.write_out(entry)
+        if entry.judging and (denied := auth.judge(entry, kind or "", command)) is not None:
+            return denied
         if kind == "open_session":
-            return self._sessions.open(entry, command.open_session.client, entry.stamp(number))
+            client = command.open_session.client
+            return self._sessions.open(entry, client, entry.stamp(number), command.principal)
         if kind == "close_sessions":
             yield from self._sessions.close(entry, list(command.close_sessions.sessions))
         elif kind == "sweep":
@@ -485,6 +505,8 @@ class Store:
             self._init_cluster(entry, command.init_cluster, number)
         elif kind in queues.COMMANDS and entry.tallies is not None:
             return (yield from queues.run(entry, kind, command, entry.stamp(number)))
+        elif entry.data_version >= auth.FIRST_VERSION:
+            return auth.run(entry, kind or "", command)
         return None
 
     def _init_cluster(self, entry: Entry, command: pb.InitCluster, number: int) -> None:
@@ -497,7 +519,29 @@ class Store:
         if number == 0:  # all stamps of an entry share their prefix
             entry.prefix = (entry.result.index + command.stamp_base).to_bytes(8, "big")
 
-    def _writes(self, entry: Entry, group: pb.WriteGroup) -> Generator[None, None, Answers]:
+    def _judge_writes(self, entry: Entry, command: pb.Command) -> Generator[None, None, Answers]:
+        """A group of writes while tokens are asked for: each is judged by its principal's rights, unless it was carried
+        out before. One of a principal that may do nothing is not remembered, as it may come to be somebody."""
+        principal, group = command.principal, command.writes
+        session = group.session
+        if session and not auth.may_use(entry, session, principal):
+            group.session = _NOBODYS  # another principal's: as if it were not there
+        problem = auth.problem_of(entry, principal)
+        if not problem:
+            answers = yield from self._writes(entry, group, auth.judged(entry, principal))
+        else:
+            answers = Answers(group.session, entry.prefix)
+            log = self._sessions.enter(entry.rows, group.session, group.ack_below) if group.session else None
+            for write in group.writes:
+                known = None if log is None else log.judge(write.seq, write.op, entry.number, entry.prefix)
+                answers.results.append(known or (write.seq, 0, entry.number, (_UNKNOWN, (), problem)))
+                entry.number += 1
+                if entry.spend():
+                    yield
+        answers.session = session
+        return answers
+
+    def _writes(self, entry: Entry, group: pb.WriteGroup, act: Act) -> Generator[None, None, Answers]:
         """A group of writes of one session, in order."""
         session, prefix, skipped = group.session, entry.prefix, entry.skipped
         answers = Answers(session, prefix)
@@ -523,7 +567,7 @@ class Store:
                     entry.skip(number)
                     refusal: Refusal | pb.AtomicWrite | None = _QUARANTINED
                 else:
-                    refusal = execute(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
+                    refusal = act(entry, op, number) if number <= MAX_NUMBER else _TOO_MANY
                 if isinstance(refusal, pb.AtomicWrite):
                     refusal = yield from execute_parts(entry, refusal, number)
                 result = seq, crc32(op), number, refusal

@@ -14,7 +14,7 @@ from .errors import Damaged
 from .history import Place
 from .holders import Holder
 from .queues import reads as queue_reads
-from .records import CLUSTER_KEY, EXPIRES, STATE_KEY
+from .records import CLUSTER_KEY, EXPIRES, OWNER, STATE_KEY
 
 _LAST_NUMBER = b"\xff\xff"
 _crc32 = zlib.crc32
@@ -95,6 +95,10 @@ class Snapshot:
             yield from history.rows_from(self.txn, place)
         except (lmdb.Error, Damaged) as error:
             raise self._holder.judge(error) from error
+
+    def session_owner(self, session: bytes) -> bytes:
+        """The principal that a session belongs to; empty = it is whose it may be, or not there."""
+        return self._checked(OWNER + session) or b""
 
     @property
     def applied_index(self) -> int:

@@ -1,4 +1,4 @@
-"""Formats of keys and rows in the state environment. Data formats 2, 3 and 4. Those of queues are in `queues.formats`.
+"""Formats of keys and rows in the state environment. Data formats 2 to 5. Those of queues are in `queues.formats`.
 
 One LMDB tree holds everything. User keys live below namespaces whose first byte is 00 (see `trie`), all else below a
 table byte of 80 and up, so the two never meet. One tree and not a named database for each table: every tree that an
@@ -24,8 +24,10 @@ writing any, must not open it, and by the number in the state row it does not.""
 QUEUE_FORMAT: Final = 4
 """Format 3 with queues that have policies, counters, groups and dead letters. It begins with the first entry of data
 version 3, for the same reason."""
-KNOWN_FORMATS: Final = (DATA_FORMAT, HISTORY_FORMAT, QUEUE_FORMAT)
-DATA_VERSION: Final = 3
+AUTH_FORMAT: Final = 5
+"""Format 4 with tokens. It begins with the first command about them, all of which are of data version 4."""
+KNOWN_FORMATS: Final = (DATA_FORMAT, HISTORY_FORMAT, QUEUE_FORMAT, AUTH_FORMAT)
+DATA_VERSION: Final = 4
 """Newest apply semantics known; an entry that relies on newer ones stops the node.
 
 Whatever changes what an entry does to the state needs a new number, and the old way for entries with the old one. That
@@ -39,6 +41,9 @@ SESSION: Final = b"\x90"
 RESULT: Final = b"\x91"
 QUARANTINED: Final = b"\x92"
 HISTORY: Final = b"\x93"
+AUTH: Final = b"\x94"
+TOKEN: Final = b"\x95"
+OWNER: Final = b"\x96"
 PAYLOAD: Final = b"\xa0"
 MESSAGE: Final = b"\xa1"
 READY: Final = b"\xa2"
@@ -57,7 +62,7 @@ SCHEDULE: Final = b"\xae"
 EXPIRY: Final = b"\xb0"
 
 HASHED_TABLES: Final = (
-    SESSION, RESULT, QUARANTINED, HISTORY, PAYLOAD, MESSAGE,
+    SESSION, RESULT, QUARANTINED, HISTORY, AUTH, TOKEN, OWNER, PAYLOAD, MESSAGE,
     FAILURES, QUEUE, TALLY, DEDUP, TOPIC, SUBSCRIPTION, RETAINED, SCHEDULE,
 )  # fmt: skip
 """Tables of logical rows. Besides them the hash covers the user keys and the cluster row; READY, LEASED, GROUPED, DEAD,
@@ -68,6 +73,8 @@ INDEXES: Final = (READY, LEASED, GROUPED, DEAD, TIMER)
 STATE_KEY: Final = META + b"state"
 CLUSTER_KEY: Final = META + b"cluster"
 UUID_KEY: Final = META + b"uuid"
+AUTH_KEY: Final = AUTH
+"""Whether tokens are asked for: one byte, 1 or 0. Absent = no."""
 
 STAMP_SIZE: Final = 10
 MESSAGE_ID_SIZE: Final = 12
@@ -104,17 +111,23 @@ class State(NamedTuple):
     """Rows of TALLY."""
     topics: int = 0
     schedules: int = 0
+    has_auth: bool = False
+    """A command about tokens was applied, which is of data version 4."""
+    tokens: int = 0
 
 
 _STATE: Final = struct.Struct(">HQQ16sQQQQ")
 _HISTORY_STATE: Final = struct.Struct(">QQ10s")
 _QUEUE_STATE: Final = struct.Struct(">QQQ")
+_AUTH_STATE: Final = struct.Struct(">Q")
 
 
 def pack_state(state: State) -> bytes:
     later = HISTORY_FORMAT if state.oldest else DATA_FORMAT
+    if state.has_queues:
+        later = AUTH_FORMAT if state.has_auth else QUEUE_FORMAT
     row = _STATE.pack(
-        QUEUE_FORMAT if state.has_queues else later,
+        later,
         state.applied_index,
         state.time_ms,
         state.digest.to_bytes(16, "big"),
@@ -125,7 +138,10 @@ def pack_state(state: State) -> bytes:
     )
     if state.oldest:
         row += _HISTORY_STATE.pack(state.history_rows, state.history_size, state.oldest)
-    return row + _QUEUE_STATE.pack(state.queues, state.topics, state.schedules) if state.has_queues else row
+    if not state.has_queues:
+        return row
+    row += _QUEUE_STATE.pack(state.queues, state.topics, state.schedules)
+    return row + _AUTH_STATE.pack(state.tokens) if state.has_auth else row
 
 
 def state_format(row: bytes) -> int:
@@ -142,8 +158,12 @@ def unpack_state(row: bytes) -> State:
     state = state._replace(history_rows=rows, history_size=size, oldest=oldest)
     if version == HISTORY_FORMAT:
         return state
-    queues, topics, schedules = _QUEUE_STATE.unpack_from(row, _STATE.size + _HISTORY_STATE.size)
-    return state._replace(has_queues=True, queues=queues, topics=topics, schedules=schedules)
+    at = _STATE.size + _HISTORY_STATE.size
+    queues, topics, schedules = _QUEUE_STATE.unpack_from(row, at)
+    state = state._replace(has_queues=True, queues=queues, topics=topics, schedules=schedules)
+    if version == QUEUE_FORMAT:
+        return state
+    return state._replace(has_auth=True, tokens=_AUTH_STATE.unpack_from(row, at + _QUEUE_STATE.size)[0])
 
 
 def pack_cluster(cluster_id: bytes, stamp_base: int) -> bytes:

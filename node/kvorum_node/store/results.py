@@ -104,6 +104,11 @@ class ApplyResult:
     policies_changed: set[str] = field(default_factory=set)
     """Queues whose policy or pause has changed."""
     schedules_changed: bool = False
+    auth_changed: bool = False
+    """Tokens, or whether they are asked for."""
+    denials: int = 0
+    denied: list[tuple[bytes, str]] = field(default_factory=list)
+    """Principal and what it lacked, of the first ones."""
     ready: dict[str, int] = field(default_factory=dict)
     """Queue → earliest due time among the messages that became ready or scheduled."""
     closed_sessions: list[bytes] = field(default_factory=list)

@@ -42,6 +42,7 @@ class Rows:
 
     __slots__ = (
         "digest",
+        "has_auth",
         "has_queues",
         "history_rows",
         "history_size",
@@ -52,6 +53,7 @@ class Rows:
         "queues",
         "schedules",
         "sessions",
+        "tokens",
         "topics",
         "txn",
     )
@@ -70,6 +72,8 @@ class Rows:
         self.queues = state.queues
         self.topics = state.topics
         self.schedules = state.schedules
+        self.has_auth = state.has_auth
+        self.tokens = state.tokens
 
     def get(self, name: bytes) -> bytes | None:
         return self.read(name, name)
@@ -176,7 +180,8 @@ class Rows:
         self.history_size -= len(stored) - SEAL_SIZE
 
     def counters(self) -> tuple[int, int, int, int, int]:
-        """What a savepoint must keep. History is written outside of commits, as are sessions, topics and schedules."""
+        """What a savepoint must keep. History is written outside of commits, as are sessions, topics, schedules
+        and tokens."""
         return self.digest, self.next_namespace, self.keys, self.messages, self.queues
 
     def restore(self, counters: tuple[int, int, int, int, int]) -> None:
@@ -198,4 +203,6 @@ class Rows:
             self.queues,
             self.topics,
             self.schedules,
+            self.has_auth,
+            self.tokens,
         )

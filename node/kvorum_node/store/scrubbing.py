@@ -29,6 +29,7 @@ from .records import (
     SUBSCRIPTION,
     TALLY,
     TIMER,
+    TOKEN,
     TOPIC,
     State,
     expiry_index_key,
@@ -51,6 +52,7 @@ class Counts(NamedTuple):
     queues: int = 0
     topics: int = 0
     schedules: int = 0
+    tokens: int = 0
 
 
 def logical_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[tuple[bytes, bytes]]:
@@ -120,7 +122,7 @@ def _check_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[int]:
         yield 1
     if state.has_queues:
         _check_tallies(stored_tallies, tallies)
-    counted = [rows[table[0]] for table in (b"\x00", MESSAGE, SESSION, HISTORY, TALLY, TOPIC, SCHEDULE)]
+    counted = [rows[table[0]] for table in (b"\x00", MESSAGE, SESSION, HISTORY, TALLY, TOPIC, SCHEDULE, TOKEN)]
     found = Counts(digest & HASH_MASK, history_size, *counted)
     expected = Counts(
         state.digest,
@@ -132,6 +134,7 @@ def _check_rows(txn: "lmdb.Transaction[bytes]") -> Iterator[int]:
         state.queues,
         state.topics,
         state.schedules,
+        state.tokens,
     )
     if found != expected:
         raise Damaged(

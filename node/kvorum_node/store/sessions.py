@@ -20,7 +20,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_SESSIONS, SESSION_WINDOW
 
 from . import checked, records
-from .records import RESULT, SESSION, STAMP_SIZE, Refusal, StoredResult
+from .records import OWNER, RESULT, SESSION, STAMP_SIZE, Refusal, StoredResult
 
 if TYPE_CHECKING:
     import lmdb
@@ -172,13 +172,16 @@ class Sessions:
             return True
         return len(session) == STAMP_SIZE and rows.get(SESSION + session) is not None
 
-    def open(self, entry: "Entry", client: str, session: bytes) -> bytes:
-        """Open a session; returns its id, b"" if there are too many. Nothing is evicted in favour of a new one."""
+    def open(self, entry: "Entry", client: str, session: bytes, principal: bytes = b"") -> bytes:
+        """Open a session, which is the principal's from then on if tokens are in use; returns its id, b"" if there are
+        too many. Nothing is evicted in favour of a new one."""
         if entry.rows.sessions >= MAX_SESSIONS:
             return b""
         entry.rows.sessions += 1
         row = records.pack_session(1, entry.time_ms, client.encode()[:_MAX_NAME])
         entry.rows.put(SESSION + session, row)
+        if principal and entry.rows.has_auth:
+            entry.rows.put(OWNER + session, principal)
         return session
 
     def close(self, entry: "Entry", sessions: list[bytes]) -> Generator[None, None, None]:
@@ -189,6 +192,8 @@ class Sessions:
             if len(session) != STAMP_SIZE or rows.remove(SESSION + session) is None:
                 continue
             rows.sessions -= 1
+            if rows.has_auth:
+                rows.remove(OWNER + session)
             self._mirrors.pop(session, None)
             self._touched.pop(session, None)
             for name, _ in _result_rows(rows.txn, session):

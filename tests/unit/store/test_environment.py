@@ -270,8 +270,8 @@ def test_a_newer_state_format_is_refused_by_name(folder: Path, durable: bool) ->
     Store.open(folder, durable=durable, map_size=1 << 26).close()
     with lmdb.open(str(folder)) as env, env.begin(write=True) as txn:
         row = txn.get(b"\x80state", b"")
-        txn.put(b"\x80state", seal(b"\x80state", b"\x00\x05" + row[2:-4] + b"more"))
-    with pytest.raises(DatabaseCorrupt, match=r"data.mdb has data format 5; this version of kvorum knows 4"):
+        txn.put(b"\x80state", seal(b"\x80state", b"\x00\x06" + row[2:-4] + b"more"))
+    with pytest.raises(DatabaseCorrupt, match=r"data.mdb has data format 6; this version of kvorum knows 5"):
         Store.open(folder, durable=durable, map_size=1 << 26)
     assert (folder / "data.mdb").exists()
 

@@ -75,7 +75,7 @@ def test_an_entry_out_of_order_is_a_fault(replica: Replica, index: int) -> None:
 
 def test_newer_apply_semantics_are_a_fault(replica: Replica) -> None:
     payload = batch(group(write(put(b"a"))), data_version=DATA_VERSION + 1)
-    with pytest.raises(StoreFault, match=r"entry 2 needs data version 4; this version of kvorum knows 3: upgrade"):
+    with pytest.raises(StoreFault, match=r"entry 2 needs data version 5; this version of kvorum knows 4: upgrade"):
         replica.store.apply_now(2, START_MS, payload)
     assert replica.store.applied_index == 1
 
@@ -259,7 +259,7 @@ def test_a_closed_store_says_so(replica: Replica) -> None:
 
 def test_constants_of_apply_belong_to_the_data_version() -> None:
     """Replicas of two versions must apply one entry alike: who changes one of these needs a new DATA_VERSION."""
-    assert DATA_VERSION == 3
+    assert DATA_VERSION == 4
     assert (limits.MAX_WRITE_KEY_SIZE, limits.MAX_VALUE_SIZE, limits.MAX_QUEUE_NAME_SIZE) == (2_048, 65_536, 256)
     assert (limits.SESSION_WINDOW, limits.MAX_SESSIONS) == (4_096, 100_000)
     assert (limits.SWEEP_LIMIT, limits.MAX_CREDITS) == (1_000, 1_000)
@@ -274,6 +274,7 @@ def test_constants_of_apply_belong_to_the_data_version() -> None:
     assert (deaths.WRITTEN_AT_ONCE, deaths.MOVED_AT_ONCE, topics.MAX_COPIED_SIZE) == (4 << 20, 4 << 20, 32 << 20)
     assert (topics._TRIMMED_BY_PUBLISH, topics._TRIMMED_BY_SWEEP, topics._FILLED_AT_ONCE) == (4, 256, 4 << 20)
     assert (topics._FILL_PAUSE, timers._COPIED_AT_ONCE, policies.EXPONENTIAL_ATTEMPTS) == (1_000, 16, 20)
+    assert (limits.MAX_TOKENS, limits.MAX_TOKEN_SIZE, limits.MAX_TOKEN_NAME_SIZE) == (1_000, 16_384, 128)
     assert (history._ROW_SIZE, history._STEPS, history._BYTES_FOR_STEP) == (8_000, 16, 256)
 
 

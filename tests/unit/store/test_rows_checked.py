@@ -61,6 +61,11 @@ class Patient(Replica):
         self.commit(settle(dead, pb.SETTLE_KIND_REJECT, reason="no"))
         self.commit(enqueue(b"other", queue="r"))
         (self.held,) = self.lease(self.client, queue="r")
+        made = pb.PutToken(id=b"token--1", secret=bytes(32), name="one")
+        self.apply(pb.Command(put_token=made), pb.Command(switch_auth=pb.SwitchAuth(on=False)))
+        owned = open_session()
+        owned.principal = made.id
+        self.apply(owned)
 
     def names(self, table: bytes) -> list[bytes]:
         with self.store._env.begin() as txn, txn.cursor() as cursor:

@@ -1,0 +1,130 @@
+"""What one stream's caller may watch and consume, while tokens are asked for.
+
+A refusal by this node's state may be the state's fault: the token is perhaps newer than what was applied here. So it is
+said only after a ReadIndex round, when this node has seen everything that was acknowledged before.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from kvorum import errors
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.errors import RaftError
+
+from ..access import Refusal
+from ..service import NodeService
+from ..store.rights import READ, RECEIVE, Rights, for_keys, for_queue, for_range
+from .endings import ProtocolError
+from .outbox import Outbox
+from .queues import StreamQueues
+
+MAX_JUDGED: int = 1_000
+"""Watches and consumers of one stream that wait for such a round."""
+
+Missing = Callable[[Rights], str]
+Refuse = Callable[[Refusal | None], None]
+
+
+class StreamGuard:
+    """`caller` is who the stream's Hello said."""
+
+    def __init__(self, service: NodeService, outbox: Outbox, queues: StreamQueues) -> None:
+        self._service = service
+        self._access = service.access
+        self._outbox = outbox
+        self._queues = queues
+        self.caller = service.access.caller("")
+        self._waiting: dict[tuple[str, int], object] = {}
+        """Watches and consumers that wait to be judged."""
+        self._stop_listening: Callable[[], None] | None = None
+        self._rights: Rights | None = None
+        """By which all that is open was judged."""
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Something is open that may lose its right."""
+        if self._stop_listening is None and not self._closed:
+            self._stop_listening = self._access.listen(changed)
+
+    def unchanged(self) -> bool:
+        """Whether what is open may stay, as nothing has changed for this caller."""
+        if not self._access.on:
+            self._rights = None
+            return True
+        try:
+            rights = self._access.rights(self.caller)
+        except errors.Unauthenticated:
+            self._rights = None
+            return False
+        before, self._rights = self._rights, rights
+        return rights is before
+
+    def refusal(self, missing: Missing) -> Refusal | None:
+        return self._access.refusal(self.caller, missing)
+
+    def owns(self, session: bytes) -> bool:
+        """Whether this caller may keep a session alive and speak for it. Raises ProtocolError if it is another's."""
+        try:
+            principal = self._access.stamp(self.caller)
+        except errors.Unauthenticated:
+            return False
+        with self._service.store.snapshot() as snapshot:
+            owner = snapshot.session_owner(session)
+        if owner and owner != principal:
+            raise ProtocolError("this session belongs to another token")
+        return True
+
+    def start_watch(self, start: pb.StartWatch, begin: Callable[[], None], refuse: Refuse) -> None:
+        """Begin a watch if its token may read what it is of."""
+        missing: Missing = partial(for_keys, keys=start.keys)
+        if start.end:
+            missing = partial(for_range, right=READ, start=start.start, end=start.end)
+        self._start(("watch", start.id), missing, begin, refuse)
+
+    def start_consumer(self, request: pb.StartConsumer, begin: Callable[[], None], refuse: Refuse) -> None:
+        """The same of a queue."""
+        missing = partial(for_queue, right=RECEIVE, name=request.queue)
+        self._start(("consumer", request.id), missing, begin, refuse)
+
+    def forget_watch(self, number: int) -> None:
+        self._waiting.pop(("watch", number), None)
+
+    def forget_consumer(self, number: int) -> None:
+        self._waiting.pop(("consumer", number), None)
+
+    def _start(self, what: tuple[str, int], missing: Missing, begin: Callable[[], None], refuse: Refuse) -> None:
+        if self.refusal(missing) is None:
+            begin()
+            return
+        if len(self._waiting) >= MAX_JUDGED:
+            raise ProtocolError(f"more than {MAX_JUDGED:,} watches and consumers wait to be judged on one connection")
+        mark = self._waiting[what] = object()
+        self._service.barrier.wait(partial(self._judge, what, mark, missing, begin, refuse))
+
+    def _judge(
+        self,
+        what: tuple[str, int],
+        mark: object,
+        missing: Missing,
+        begin: Callable[[], None],
+        refuse: Refuse,
+        error: RaftError | None,
+    ) -> None:
+        if self._waiting.get(what) is not mark:
+            return  # it was taken back meanwhile, or the stream is gone
+        del self._waiting[what]
+        if error is not None:
+            refuse(None)
+            return
+        refusal = self.refusal(missing)
+        if refusal is None:
+            begin()
+        else:
+            refuse(refusal)
