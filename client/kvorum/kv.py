@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from kvorum import limits
+from kvorum import limits, tokens
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.atomic import AtomicOperation
+from kvorum.auth import Auth
 from kvorum.backend import Backend
 from kvorum.changes import Follower, RangeWatch, select_watched
 from kvorum.commit import CommitResult, commit_result
@@ -67,6 +68,8 @@ class Kv:
         self._target = target
         self._link = Link(backend, timeout)
         self._desk = Desk(self._link)
+        self.auth = Auth(self._link)
+        """Tokens, of a cluster."""
         self._watches: weakref.WeakSet[Watch | RangeWatch | Follower] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
 
@@ -539,9 +542,9 @@ def open_kv(
     things), `":memory:"` (embedded, gone after closing), `kvorum://host:port,host:port` (a cluster, by any of its
     nodes; the port is 7401 by default), or None: `$KVORUM_URL`, else the folder `kvorum.kv`. `timeout` (a timedelta or
     milliseconds; 10 s by default) is for opening and for each call that names none. `token` and `tls` are for clusters,
-    and of no meaning to a folder. `tls`: True (the machine's CAs), the path of a CA's PEM file or its content, a
-    `kvorum.Tls`; None: what `$KVORUM_CA_FILE`, `$KVORUM_CERT_FILE` and `$KVORUM_KEY_FILE` say, else no TLS; False:
-    none.
+    and of no meaning to a folder. `token`: None takes `$KVORUM_TOKEN`, or what is in the file `$KVORUM_TOKEN_FILE`.
+    `tls`: True (the machine's CAs), the path of a CA's PEM file or its content, a `kvorum.Tls`; None: what
+    `$KVORUM_CA_FILE`, `$KVORUM_CERT_FILE` and `$KVORUM_KEY_FILE` say, else no TLS; False: none.
 
     Errors when opening: ConnectFailed, WrongCluster; DatabaseLocked, DatabaseCorrupt, OSError, ModuleNotFoundError (an
     embedded database needs `kvorum[node]`), InvalidArgument.
@@ -554,7 +557,8 @@ def open_kv(
             return Kv(await open_embedded(place.path), timeout=within, target=str(place))
         from kvorum.cluster import connect  # gRPC takes a while to import, and an embedded database needs none
 
-        backend = await connect(place.addresses, timeout=within, token=token, tls=resolve(tls, os.environ))
+        shown = tokens.from_environment() if token is None else tokens.check(token)
+        backend = await connect(place.addresses, timeout=within, token=shown, tls=resolve(tls, os.environ))
         return Kv(backend, timeout=within, target=str(place))
 
     return Opening(open_it)

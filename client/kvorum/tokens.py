@@ -77,7 +77,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
 def read_file(file: str, what: str) -> str:
     """The token in a file. Errors: InvalidArgument."""
     try:
-        text = Path(file).read_text(encoding="ascii")
+        with Path(file).open(encoding="ascii") as source:
+            text = source.read(2 * MAX_TEXT)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text"
         raise InvalidArgument(f"{what}: cannot read {file}: {reason}") from None

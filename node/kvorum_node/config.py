@@ -435,7 +435,8 @@ def _root_token(file: str | None) -> str:
 
 def _token_of(setting: str, file: str) -> str:
     try:
-        return _token(Path(file).read_text())
+        with Path(file).open() as source:
+            return _token(source.read(4_096))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text"
         raise ConfigurationError(f"cannot read {setting} {file}: {reason}") from None

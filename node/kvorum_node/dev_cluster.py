@@ -83,6 +83,11 @@ class DevCluster:
         self._settings = dict(settings or {})
         self._node_settings = list(node_settings)
         self._tls = tls
+        self._token = ""
+        """The root token, if there is one."""
+        if "root_token_file" in self._settings:
+            with Path(str(self._settings["root_token_file"])).open() as source:
+                self._token = source.read(4_096).strip()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._channels: dict[int, grpc.Channel] = {}
 
@@ -288,7 +293,8 @@ class DevCluster:
             response_deserializer=pb.StatusResponse.FromString,
         )
         try:
-            answer: pb.StatusResponse = call(pb.StatusRequest(), timeout=1.0)
+            metadata = (("authorization", f"Bearer {self._token}"),) if self._token else ()
+            answer: pb.StatusResponse = call(pb.StatusRequest(), timeout=1.0, metadata=metadata)
         except grpc.RpcError:
             return None
         return answer

@@ -36,7 +36,7 @@ class LoopbackConnection(Connection):
         self._node_id = node_id
         super().__init__(address, loop)
 
-    async def status(self, timeout: float) -> pb.StatusResponse:
+    async def status(self, timeout: float, token: str = "") -> pb.StatusResponse:
         """The node's own account of itself; nothing to wait for."""
         return Unary(self._service).own_status()
 

@@ -30,7 +30,6 @@ ALLOWED: dict[tuple[str, str, str], str] = {
     ("unbounded read", "node/kvorum_node/store/files.py", "read_json"): "its size is looked at before",
     ("unbounded read", "node/kvorum_node/store/host.py", "LinuxHost.boot_id"): _KERNEL,
     ("unbounded read", "node/kvorum_node/config.py", "_from_file"): _OPERATOR,
-    ("unbounded read", "node/kvorum_node/config.py", "_check_http"): _OPERATOR,
     **{
         ("unbounded read", "node/kvorum_node/dev_cluster.py", place): _DEVELOPER
         for place in (

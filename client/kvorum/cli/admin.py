@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster.connection import describe, open_channel
+from kvorum.cluster.connection import bearer, describe, open_channel
 from kvorum.cluster.route import Address, name, parse
 from kvorum.tls import ChannelTls
 
@@ -40,7 +40,8 @@ class TryAgain(errors.Unavailable):
 class AdminClient:
     """`addresses` are those of some nodes. Close it."""
 
-    def __init__(self, addresses: Sequence[Address], tls: ChannelTls | None = None) -> None:
+    def __init__(self, addresses: Sequence[Address], tls: ChannelTls | None = None, token: str = "") -> None:
+        self._token = token
         self._tls = tls
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[Address, Any] = {}
@@ -91,6 +92,7 @@ class AdminClient:
             try:
                 return await self._call(address, method, request, pb.AdminResponse, left)
             except grpc.aio.AioRpcError as error:
+                _judge(error)
                 leader = _named_leader(error)
                 if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                     raise _problem(address, error) from error
@@ -161,6 +163,7 @@ class AdminClient:
         try:
             return await self._call(address, "Members", pb.MembersRequest(), pb.MembersResponse, timeout)
         except grpc.aio.AioRpcError as error:
+            _judge(error)
             if error.code() == grpc.StatusCode.UNIMPLEMENTED and "http2 header" not in (error.details() or ""):
                 return "this node is of an older version, without the Admin service"
             return describe(error)
@@ -173,7 +176,7 @@ class AdminClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=kind.FromString,
         )
-        answer = await call(request, timeout=timeout)
+        answer = await call(request, timeout=timeout, metadata=bearer(self._token))
         assert isinstance(answer, kind)
         return answer
 
@@ -188,6 +191,14 @@ class AdminClient:
         if address is None:
             raise errors.Unavailable(f"the leader's address is {leader.address!r}, which cannot be used; not done")
         return address
+
+
+def _judge(error: grpc.aio.AioRpcError) -> None:
+    """Raises what no other node would answer otherwise."""
+    if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+        raise errors.Unauthenticated(error.details() or "the node knows no such token") from error
+    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+        raise errors.PermissionDenied(error.details() or "the token lacks the admin right", right="admin") from error
 
 
 def _leads(view: pb.MembersResponse) -> bool:

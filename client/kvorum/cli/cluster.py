@@ -68,7 +68,7 @@ def _client(options: Options) -> AdminClient:
     target = options.target
     if not isinstance(target, Cluster):
         raise errors.InvalidArgument(f"{options.url} is an embedded database, which has no members")
-    return AdminClient(target.addresses, options.channel_tls)
+    return AdminClient(target.addresses, options.channel_tls, options.shown_token)
 
 
 # ---- members

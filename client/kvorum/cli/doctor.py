@@ -116,11 +116,13 @@ async def ask(address: Address, options: Options) -> Told:
     seconds = min(ASK, options.timeout / timedelta(seconds=1))
     try:
         # The first answer includes making the connection, so its middle is no good.
-        await connection.status(seconds)
+        await connection.status(seconds, options.shown_token)
         wall, began = time.time(), time.monotonic()
-        status = await connection.status(seconds)
+        status = await connection.status(seconds, options.shown_token)
     except NodeFailed as failure:
         return Told(name(address), None, failure.problem, 0.0, 0.0)
+    except errors.Unauthenticated as error:
+        return Told(name(address), None, str(error), 0.0, 0.0)
     finally:
         await connection.close()
     took = time.monotonic() - began
@@ -128,7 +130,7 @@ async def ask(address: Address, options: Options) -> Told:
 
 
 async def _members(addresses: tuple[Address, ...], options: Options) -> pb.MembersResponse | None:
-    async with AdminClient(addresses, options.channel_tls) as client:
+    async with AdminClient(addresses, options.channel_tls, options.shown_token) as client:
         try:
             return await client.members(min(ASK, options.timeout / timedelta(seconds=1)))
         except errors.KvorumError:

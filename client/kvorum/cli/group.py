@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "queue": ("kvorum.cli.queues:queue_group", "Look at queues, send and receive, and manage them."),
     "topic": ("kvorum.cli.topics:topic_group", "Messages for several queues."),
     "schedule": ("kvorum.cli.schedules:schedule_group", "Recurring messages."),
+    "auth": ("kvorum.cli.auth:auth_group", "Tokens: who may do what."),
     "status": ("kvorum.cli.status:status_command", "Show the nodes of a cluster."),
     "certs": ("kvorum.cli.certs:certs_group", "Make and show certificates for TLS."),
     "cluster": ("kvorum.cli.quarantine:cluster_group", "Look at a cluster's members, and change them."),

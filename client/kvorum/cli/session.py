@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 import kvorum
-from kvorum import errors
+from kvorum import errors, tokens
 from kvorum.cli import notation
 from kvorum.keys import Key
 from kvorum.target import Cluster, Folder, parse_target
@@ -52,6 +52,8 @@ _UNMENDABLE: Final = (
     errors.OutOfRange,
     errors.Compacted,
     errors.WrongCluster,
+    errors.Unauthenticated,
+    errors.PermissionDenied,
 )
 """To repeat the same command would be in vain."""
 
@@ -91,10 +93,16 @@ class Options:
     as_json: bool
     python: bool
     tls: Tls | None = None
+    token: str | None = None
 
     def open(self) -> kvorum.Opening:
         """The database, about to be opened."""
-        return kvorum.open_kv(self.url, timeout=self.timeout, tls=self.tls)
+        return kvorum.open_kv(self.url, timeout=self.timeout, tls=self.tls, token=self.token)
+
+    @property
+    def shown_token(self) -> str:
+        """For calls of one's own; empty: none. Errors: InvalidArgument."""
+        return self.token or tokens.from_environment(os.environ) or ""
 
     @property
     def channel_tls(self) -> ChannelTls | None:
@@ -144,15 +152,18 @@ def _runs(action: Callable[..., Awaitable[int | None]], *, url_is_needed: bool) 
         cert: str | None = None,
         key_file: str | None = None,
         server_name: str | None = None,
+        token: str | None = None,
+        token_file: str | None = None,
         **arguments: Any,
     ) -> None:
         if not url and url_is_needed:
             fail(USAGE, "which database? give --url, or set KVORUM_URL, to a folder or kvorum://host:port,…")
         try:
             tls = None if ca is None and cert is None and key_file is None else Tls(ca, cert, key_file, server_name)
+            token = tokens.read_file(token_file, "--token-file") if token_file else token and tokens.check(token)
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
-        sys.exit(_outcome(action(Options(url or "", timeout, as_json, python, tls), **arguments)))
+        sys.exit(_outcome(action(Options(url or "", timeout, as_json, python, tls, token), **arguments)))
 
     return run
 
@@ -190,6 +201,8 @@ def database_options(function: Callable[P, None]) -> Callable[P, None]:
     """The options that every command has."""
     for option in (
         tls_options,
+        click.option("--token", help="Who asks: kvo_…; better $KVORUM_TOKEN or a file, since others see arguments."),
+        click.option("--token-file", metavar="FILE", help="The file that holds it; default $KVORUM_TOKEN_FILE."),
         click.option("--py", "python", is_flag=True, help="Keys and values are Python literals: ('a', 1)."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
         click.option(

@@ -21,7 +21,6 @@ from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.route import Address, name
 from kvorum.embedded import open_embedded
 from kvorum.target import Cluster
-from kvorum.tls import ChannelTls
 
 _COLUMNS = (
     "Node",
@@ -54,7 +53,7 @@ async def status_command(options: Options) -> int | None:
             await backend.close()
         answers = [(target.path or ":memory:", answer)]
     else:
-        asked = await asyncio.gather(*(_ask(address, seconds, options.channel_tls) for address in target.addresses))
+        asked = await asyncio.gather(*(_ask(address, seconds, options) for address in target.addresses))
         answers = [(name(address), answer) for address, answer in zip(target.addresses, asked, strict=True)]
     if options.as_json:
         for address, answer in answers:
@@ -70,10 +69,10 @@ async def status_command(options: Options) -> int | None:
     return UNAVAILABLE if leads else None
 
 
-async def _ask(address: Address, seconds: float, tls: ChannelTls | None) -> pb.StatusResponse | NodeFailed:
-    connection = Connection(address, asyncio.get_running_loop(), tls)
+async def _ask(address: Address, seconds: float, options: Options) -> pb.StatusResponse | NodeFailed:
+    connection = Connection(address, asyncio.get_running_loop(), options.channel_tls)
     try:
-        return await connection.status(seconds)
+        return await connection.status(seconds, options.shown_token)
     except NodeFailed as failure:
         return failure
     finally:

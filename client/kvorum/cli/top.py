@@ -74,6 +74,7 @@ class Watcher:
         self._addresses = addresses
         self._options = replace(options, timeout=timedelta(seconds=ANSWER))
         self._tls = options.channel_tls
+        self._token = options.shown_token
         self._loop = asyncio.get_running_loop()
         self._connections: dict[Address, Connection] = {}
         self._kv: kvorum.Kv | None = None
@@ -107,7 +108,7 @@ class Watcher:
         if connection is None:
             connection = self._connections[address] = Connection(address, self._loop, self._tls)
         try:
-            return name(address), await connection.status(ANSWER)
+            return name(address), await connection.status(ANSWER, self._token)
         except NodeFailed as failure:
             # Its channel would wait longer and longer before it tries again; a new one tries at once.
             del self._connections[address]

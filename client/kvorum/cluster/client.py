@@ -97,6 +97,7 @@ class ClusterBackend:
         self._heartbeat_fits = connect is Connection
         """The connections are real ones."""
         self._under_way = UnderWay(self._writes, self._reads, self._points, self._calls, self._watches, self._consumers)
+        self._token = token or ""
         self._keeper = Keeper(
             loop,
             self._route,
@@ -263,7 +264,7 @@ class ClusterBackend:
         connection = self._keeper.connection
         assert connection is not None
         try:
-            return await connection.status(deadline - self._loop.time())
+            return await connection.status(deadline - self._loop.time(), self._token)
         except NodeFailed as failure:
             raise errors.Unavailable(f"{name(connection.address)}: {failure.problem}") from failure
 

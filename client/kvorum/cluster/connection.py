@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from kvorum import limits
+from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import tls_trouble
 from kvorum.cluster.route import Address, name
@@ -112,6 +112,11 @@ def open_channel(target: str, tls: ChannelTls | None, options: ChannelOptions) -
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, tls.credentials(), options=(*options, *tls.options))
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call in the name of a token; empty: in nobody's."""
+    return (("authorization", f"Bearer {token}"),) if token else ()
 
 
 class Connection:
@@ -210,16 +215,18 @@ class Connection:
         if not self.ended.done():
             self.ended.set_result(problem)
 
-    async def status(self, timeout: float) -> pb.StatusResponse:
-        """The node's own account of itself. Errors: NodeFailed."""
+    async def status(self, timeout: float, token: str = "") -> pb.StatusResponse:
+        """The node's own account of itself. Errors: NodeFailed; Unauthenticated."""
         call = self._channel.unary_unary(
             "/kvorum.v1.Kv/Status",
             request_serializer=pb.StatusRequest.SerializeToString,
             response_deserializer=pb.StatusResponse.FromString,
         )
         try:
-            answer = await call(pb.StatusRequest(), timeout=timeout)
+            answer = await call(pb.StatusRequest(), timeout=timeout, metadata=bearer(token))
         except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                raise errors.Unauthenticated(error.details() or "the node knows no such token") from error
             raise NodeFailed((await self._explain(error))[0]) from error
         assert isinstance(answer, pb.StatusResponse)
         return answer

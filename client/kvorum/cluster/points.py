@@ -18,6 +18,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.questions import status_name
+from kvorum.rights import refused as refused_for
 
 FULL: Final = 128
 """Reads of one batch: about a millisecond of the client's work, so that client and node work at the same time."""
@@ -267,6 +268,13 @@ class Points:
             elif status == pb.READ_STATUS_INVALID:
                 text = answer.message or "the node calls these reads invalid"
                 self.expired(batch, lambda text=text: errors.InvalidArgument(text))  # type: ignore[misc]
+            elif refused_for(status, answer.message) is not None:
+                # One key is enough for that: each is asked for by itself.
+                self._pending -= len(batch.keys)
+                batch.keep_rest()
+                self._pending += len(batch.keys)
+                self._end(batch)
+                self._otherwise(batch)
             else:
                 refused = True
                 no_leader |= status == pb.READ_STATUS_NO_LEADER

@@ -12,7 +12,8 @@ from kvorum_raft.errors import RaftError
 from ..backup.saving import Backups, Busy
 from ..service import NodeService
 from ..store import StoreFault
-from .unary import parse
+from ..store.rights import for_admin
+from .unary import parse, require
 
 CONFIRM: Final = 5.0
 """Seconds that a leader gets to confirm what is committed."""
@@ -35,6 +36,7 @@ class BackupCall:
     async def backup(self, data: bytes, context: Any) -> None:
         """Answer one call."""
         request = await parse(pb.BackupRequest, data, context)
+        await require(self._service, context, for_admin)
         if self._backups is None:
             await _abort(context, grpc.StatusCode.UNIMPLEMENTED, "this node makes no backups")
         unreadable = self._service.unreadable()

@@ -331,7 +331,27 @@ class Stream:
     def _take_points(self, reads: Any) -> None:
         if len(self._stalled_reads) > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
+        if self._service.access.on:
+            self._service.reads.submit([self._judged_points(read) for read in reads])
+            return
         self._service.reads.submit([PendingPoints(read, self._answer_points, self._has_room) for read in reads])
+
+    def _judged_points(self, read: pb.PointReads) -> PendingPoints:
+        """As `_judged_read`. One key that may not be read refuses all of them: the client asks for each by itself."""
+        refused: list[Refusal] = []
+
+        def reply(answer: pb.PointAnswers) -> None:
+            if refused:
+                return  # nothing follows that
+            refusal = None
+            if answer.status == pb.READ_STATUS_OK:
+                refusal = self._guard.refusal(partial(for_keys, keys=read.keys))
+            if refusal is not None:
+                refused.append(refusal)
+                answer = pb.PointAnswers(id=read.id, status=refusal[0], message=refusal[1])
+            self._answer_points(answer)
+
+        return PendingPoints(read, reply, self._has_room)
 
     def _answer_points(self, answer: pb.PointAnswers) -> None:
         if self._stop_listening is None:

@@ -14,7 +14,7 @@ on whether its handling had begun, which nobody can know.
 from typing import TYPE_CHECKING, Final
 
 from . import checked, records
-from .records import CLUSTER_KEY, RESULT, SESSION, STATE_KEY
+from .records import CLUSTER_KEY, OWNER, RESULT, SESSION, STATE_KEY
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def refound(
     with env.begin(write=True) as txn:
         rows = Rows(txn, state)
         rows.put(CLUSTER_KEY, records.pack_cluster(cluster_id, stamp_base))
-        for table in (SESSION, RESULT):
+        for table in (SESSION, RESULT, OWNER):
             while name := _first(txn, table):
                 rows.remove(name)
         rows.sessions = 0

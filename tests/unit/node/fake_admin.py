@@ -1,12 +1,16 @@
 """A node's API server over a made-up cluster: as much of a service as the Admin methods look at."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.access import Access
 from kvorum_node.api.server import ApiServer
 from kvorum_node.service import NodeService, ServiceSettings
+from kvorum_node.store import Store
+from kvorum_node.store.auth import NONE
 from kvorum_raft.seams import Member, PeerView, Status
 
 CLUSTER = bytes(range(16))
@@ -55,7 +59,8 @@ class _Service:
         self._node = node
         self.settings = ServiceSettings()
         self.consensus = SimpleNamespace(status=node.status)
-        self.store = SimpleNamespace(cluster_id=CLUSTER)
+        self.store = SimpleNamespace(cluster_id=CLUSTER, auth=NONE)
+        self.access = Access(cast("Store", self.store), asyncio.get_running_loop(), lambda: 0)
 
     @property
     def leader(self) -> pb.Leader:

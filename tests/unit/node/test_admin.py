@@ -1,6 +1,7 @@
 """The Admin service: what is asked of the leader, and how its answers and errors travel."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -9,7 +10,9 @@ import pytest
 from google.protobuf.message import Message
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.access import Access
 from kvorum_node.api import admin as api
+from kvorum_node.store.auth import NONE
 from kvorum_raft.errors import ChangePending, Discarded, NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Member, PeerView
 from tests.unit.node.fake_admin import CLUSTER, FakeNode
@@ -120,11 +123,15 @@ async def test_a_change_that_takes_too_long_is_unknown() -> None:
         def time_remaining(self) -> float:
             return 0.02
 
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
         async def abort(self, code: grpc.StatusCode, text: str, *_: Any) -> None:
             raise ArithmeticError(f"{code.name}: {text}")
 
     slow: Any = Slow()
-    nothing: Any = None
+    store: Any = SimpleNamespace(auth=NONE)
+    nothing: Any = SimpleNamespace(access=Access(store, asyncio.get_running_loop(), lambda: 0))
     with pytest.raises(ArithmeticError, match="UNKNOWN: not done in time; it may still be done"):
         await api.Admin(nothing, slow).promote(pb.PromoteRequest(node_id="n4").SerializeToString(), Context())
 
