@@ -120,7 +120,7 @@ class AdminClient:
             f"/{SERVICE}/{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=kind.FromString,
-        )(request)
+        )(request, metadata=bearer(self._token))
         try:
             while True:
                 async with asyncio.timeout(patience):
@@ -131,6 +131,7 @@ class AdminClient:
         except TimeoutError:
             raise errors.DeadlineExceeded(f"{name(address)}: nothing came for {patience:g} s") from None
         except grpc.aio.AioRpcError as error:
+            _judge(error)
             raise _stream_problem(address, error) from error
         finally:
             call.cancel()

@@ -75,7 +75,7 @@ async def save_command(options: Options, file: str, node_id: str | None, stale: 
                     raise errors.InvalidArgument("a private database is gone when its process ends")
                 header = commands.save_folder(Path(target.path), sink, show)
             else:
-                async with AdminClient(target.addresses, options.channel_tls) as client:
+                async with AdminClient(target.addresses, options.channel_tls, options.shown_token) as client:
                     header = await _save_cluster(client, commands.Saver(sink), show, node_id, options.timeout, stale)
     except commands.DAMAGE as error:
         if isinstance(error, errors.KvorumError):
