@@ -303,7 +303,9 @@ FILES = (
     "peer_ca",
 )
 """Settings that are paths; in a configuration file they are relative to its folder."""
-_CLIENTS = frozenset(("KVORUM_URL", "KVORUM_TOKEN", "KVORUM_TOKEN_FILE"))
+_CLIENTS = frozenset(
+    f"KVORUM_{name}" for name in ("URL", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE", "SERVER_NAME")
+)
 """Variables of clients, which may stand in the same environment."""
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -417,7 +419,7 @@ def _check_tls(values: dict[str, Any]) -> None:
     for name in ("tls_client_ca", "tls_ca"):
         if values[name] is not None and values["tls_cert"] is None:
             raise ConfigurationError(f"{name} without tls_cert and tls_key: the node's ports speak no TLS")
-    for name in FILES[1:]:
+    for name in FILES[2:]:
         values[name] = None if values[name] is None else Path(values[name])
 
 

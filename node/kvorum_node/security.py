@@ -18,6 +18,7 @@ def check(config: "NodeConfig") -> None:
         return
     _check_clients(config)
     _check_peers(config)
+    _check_tokens(config)
 
 
 def _check_clients(config: "NodeConfig") -> None:
@@ -28,6 +29,17 @@ def _check_clients(config: "NodeConfig") -> None:
             raise ConfigurationError(
                 f"{name} is {address}, which others than this machine reach, without TLS: set tls_cert and tls_key"
                 f" (`kvorum certs` makes them), listen on 127.0.0.1, {_INSTEAD}"
+            )
+
+
+def _check_tokens(config: "NodeConfig") -> None:
+    if config.root_token:
+        return
+    for name, address in (("client_listen", config.client_listen), ("http_listen", config.http_listen)):
+        if address and not is_loopback(address):
+            raise ConfigurationError(
+                f"{name} is {address}, which others than this machine reach, without a token: set root_token_file, the"
+                f" same on all nodes, and switch tokens on (`kvorum auth on`), {_INSTEAD}"
             )
 
 

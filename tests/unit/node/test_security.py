@@ -44,8 +44,18 @@ def test_beyond_this_machine_only_with_tls(tmp_path: Path, flags: dict[str, str]
     assert loaded(tmp_path, **flags, insecure="true").insecure
 
 
-def test_with_tls_on_all_ports_nothing_else_is_asked_for(tmp_path: Path) -> None:
-    config = loaded(tmp_path, **OPEN, **CLIENTS, **PEERS)
+def test_beyond_this_machine_only_with_a_root_token(tmp_path: Path) -> None:
+    message = refused(tmp_path, **OPEN, **CLIENTS, **PEERS)
+    assert all(name in message for name in ("client_listen", "root_token_file", "kvorum auth on", "insecure")), message
+    for text, problem in (("short", "16 are the least"), ("with a space in it", "without spaces")):
+        (tmp_path / "root").write_text(text)
+        assert problem in refused(tmp_path, **OPEN, **CLIENTS, **PEERS, root_token_file=str(tmp_path / "root"))
+
+
+def test_with_tls_on_all_ports_and_a_root_token_nothing_else_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("0123456789abcdef\n")
+    config = loaded(tmp_path, **OPEN, **CLIENTS, **PEERS, root_token_file=str(tmp_path / "root"))
+    assert config.root_token == "0123456789abcdef" and "0123456789abcdef" not in repr(config)
     assert not config.insecure
     assert config.http_listen == "10.0.0.1:7402"
 
