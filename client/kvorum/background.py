@@ -1,13 +1,13 @@
 """The thread behind a blocking client: an event loop of its own, to which calls are handed over."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from kvorum.errors import Closed
+from kvorum.process import THIS
 
 T = TypeVar("T")
 Call = Callable[[], Coroutine[Any, Any, T]]
@@ -25,7 +25,7 @@ class Background:
     """A thread with an event loop. `call` may be used by all other threads until `stop`."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self._pid = THIS.pid
         self._lock = threading.Lock()
         self._accepting = False
         self._ready = threading.Event()
@@ -55,7 +55,7 @@ class Background:
         """Begin a call. Errors: Closed after `stop`, in the child of a fork, and on the loop's own thread."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking call on the client's own thread would wait for ever")
-        if os.getpid() != self._pid:
+        if THIS.pid != self._pid:
             raise Closed("this client was opened before the process was forked; open another one")
         # Under the lock, so that nothing is handed over behind the order to stop: it would never be answered.
         with self._lock:

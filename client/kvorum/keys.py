@@ -35,6 +35,8 @@ TRUE: Final = 0x27
 _DOUBLE: Final = struct.Struct(">d")
 _SIGN: Final = 1 << 63
 _ALL: Final = (1 << 64) - 1
+_INT_HEADS: Final = tuple(bytes((INT_ZERO + size,)) for size in range(9))
+"""Of positive ints, by their size in bytes."""
 _NAN: Final = b"\x21\xff\xf8\x00\x00\x00\x00\x00\x00"
 _NEGATIVE_NAN: Final = b"\x21\x00\x07\xff\xff\xff\xff\xff\xff"
 
@@ -58,7 +60,11 @@ def encode_key(key: KeyLike) -> bytes:
                 text = text.replace(b"\0", b"\0\xff")
             encoded += b"\x02" + text + b"\0"
         elif type(part) is int:
-            encoded += _encode_int(part, key)
+            size = (part.bit_length() + 7) >> 3
+            if part > 0 and size <= 8:  # without a call: 0.2 µs
+                encoded += _INT_HEADS[size] + part.to_bytes(size, "big")
+            else:
+                encoded += _encode_int(part, key)
         else:
             encoded += _encode_other(part, key)
     return encoded
@@ -87,7 +93,7 @@ def _encode_int(number: int, key: KeyLike) -> bytes:
     size = (number.bit_length() + 7) >> 3
     if number > 0:
         if size <= 8:
-            return (INT_ZERO + size).to_bytes(1, "big") + number.to_bytes(size, "big")
+            return _INT_HEADS[size] + number.to_bytes(size, "big")
         if size <= MAX_BIGINT_BYTES:
             return bytes((INT_LONG, size)) + number.to_bytes(size, "big")
     elif size <= MAX_BIGINT_BYTES:

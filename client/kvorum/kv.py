@@ -20,7 +20,7 @@ from kvorum.durations import Duration, seconds
 from kvorum.embedded import open_embedded
 from kvorum.entry import Entry, answered, own_key, time_left, unpacked
 from kvorum.errors import LimitExceeded
-from kvorum.keys import KeyPart
+from kvorum.keys import KeyPart, encode_key
 from kvorum.link import Link
 from kvorum.listing import ListIterator, Walk, count_read
 from kvorum.mutation import (
@@ -31,6 +31,7 @@ from kvorum.mutation import (
     delete_range_mutation,
     read_key,
     read_keys,
+    too_long,
     touch_write,
 )
 from kvorum.opening import Opening
@@ -87,13 +88,16 @@ class Kv:
 
         Errors: InvalidKey, LimitExceeded, InvalidArgument, DataError.
         """
-        encoded, asked, max_age_ms = read_key(key), STRONG, 0
+        asked, max_age_ms = STRONG, 0
+        encoded = encode_key(key)
+        if len(encoded) > limits.MAX_READ_KEY_SIZE:
+            raise too_long(encoded)
         if consistency != "strong" or max_age is not None:
             asked, max_age_ms = freshness(consistency, max_age)
         link = self._link
         within = link.timeout if timeout is None else link.within(timeout)
-        if link.points is not None:
-            return unpacked(key, await link.points.point(encoded, asked, max_age_ms, timeout=within))
+        if link.point is not None:
+            return unpacked(key, await link.point(encoded, asked, max_age_ms, timeout=within))
         read = pb.Read(keys=(encoded,), consistency=asked, max_age_ms=max_age_ms)
         answer = await link.backend.read(read, timeout=within)
         return answered(own_key(key), answer.entries[0])

@@ -4,11 +4,11 @@ A closed client is a client with another backend, one that refuses. So no call h
 open.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.backend import Backend, Consumer, PointReader, WriteOutcome
+from kvorum.backend import Backend, Consumer, WriteOutcome
 from kvorum.durations import Duration, seconds
 from kvorum.errors import Closed, InvalidArgument, KvorumError
 
@@ -16,12 +16,12 @@ from kvorum.errors import Closed, InvalidArgument, KvorumError
 class Link:
     """See the module."""
 
-    __slots__ = ("_closed", "backend", "points", "timeout")
+    __slots__ = ("_closed", "backend", "point", "timeout")
 
     def __init__(self, backend: Backend, timeout: float) -> None:
         self.backend: Backend = backend
-        self.points: PointReader | None = cast("PointReader", backend) if hasattr(backend, "point") else None
-        """The same backend, if it has that way."""
+        self.point: Callable[..., Awaitable[bytes]] | None = getattr(backend, "point", None)
+        """`PointReader.point`, if the backend has it."""
         self.timeout: Final = timeout
         """Seconds, of a call that names none."""
         self._closed = False
@@ -32,7 +32,7 @@ class Link:
 
     def cut(self) -> Backend:
         """Refuse all calls from now on; returns the backend, to be closed."""
-        backend, self.backend, self.points = self.backend, ClosedBackend(), None
+        backend, self.backend, self.point = self.backend, ClosedBackend(), None
         self._closed = True
         return backend
 

@@ -54,8 +54,13 @@ def read_key(key: Sequence[KeyPart]) -> bytes:
     """The bytes of a key that is to be read; may be empty. Errors: InvalidKey, LimitExceeded."""
     data = encode_key(key)
     if len(data) > limits.MAX_READ_KEY_SIZE:
-        raise LimitExceeded("MAX_READ_KEY_SIZE", limits.MAX_READ_KEY_SIZE, len(data), "key")
+        raise too_long(data)
     return data
+
+
+def too_long(key: bytes) -> LimitExceeded:
+    """The error of a key that is to be read."""
+    return LimitExceeded("MAX_READ_KEY_SIZE", limits.MAX_READ_KEY_SIZE, len(key), "key")
 
 
 def read_keys(keys: Sequence[Sequence[KeyPart]]) -> list[bytes]:

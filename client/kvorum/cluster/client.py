@@ -6,7 +6,6 @@ that; it has no task and no timer of its own.
 """
 
 import asyncio
-import os
 import random
 import threading
 from collections import deque
@@ -32,6 +31,7 @@ from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
 from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
+from kvorum.process import THIS
 from kvorum.tls import ChannelTls
 
 RETURN_TIMEOUT: Final = 10.0
@@ -58,7 +58,7 @@ class ClusterBackend:
         connect: Callable[..., Connection] = Connection,
     ) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        self._pid = THIS.pid
         self._thread = threading.get_ident()
         self._counters = Counters()
         self._writes = Writes(self._counters)
@@ -180,8 +180,9 @@ class ClusterBackend:
     ) -> "asyncio.Future[bytes]":
         """See `PointReader.point`; as fresh as `read`."""
         self._check_usable()
-        promise: asyncio.Future[bytes] = self._loop.create_future()
-        moment = int((self._loop.time() + timeout) / WIDTH)
+        loop = self._loop
+        promise: asyncio.Future[bytes] = loop.create_future()
+        moment = int((loop.time() + timeout) / WIDTH)
         self._points.submit(key, promise, moment, timeout, consistency, max_age_ms)
         return promise
 
@@ -274,7 +275,7 @@ class ClusterBackend:
 
     async def close(self) -> None:
         """See `Backend.close`. Does nothing in a forked process: the connection is the parent's."""
-        if os.getpid() != self._pid:
+        if THIS.pid != self._pid:
             return
         if asyncio.get_running_loop() is not self._loop:
             raise wrong_loop()
@@ -331,7 +332,7 @@ class ClusterBackend:
             await asyncio.sleep(RETURN_PAUSE)
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if THIS.pid != self._pid:
             raise errors.Closed(
                 f"this client was opened by process {self._pid} and does not survive a fork: open another one here"
             )

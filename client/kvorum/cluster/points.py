@@ -9,6 +9,7 @@ full batch: the node confirms that it leads once for each, which costs more than
 grow with the load, and a client that is not busy waits for nothing.
 """
 
+from asyncio import InvalidStateError
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -33,7 +34,10 @@ class Promise(Protocol):
 
     def done(self) -> bool: ...
     def exception(self) -> BaseException | None: ...
-    def set_result(self, result: bytes, /) -> None: ...
+    def set_result(self, result: bytes, /) -> None:
+        """Raises InvalidStateError if it is done."""
+        ...
+
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
@@ -145,25 +149,29 @@ class Points:
         of steps of time that the caller chooses. Errors: Overloaded."""
         if self._pending >= self._max_pending:
             self._sweep()
-        lane = self._lane(consistency)
-        batch = lane.open
+        batch = (self._local if consistency else self._strong).open
         if (
             batch is None
             or batch.moment != moment
             or batch.timeout != timeout
-            or batch.consistency != consistency
-            or batch.max_age_ms != max_age_ms
+            or (consistency and (batch.consistency != consistency or batch.max_age_ms != max_age_ms))
         ):
-            batch = lane.open = Batch(moment, timeout, consistency, max_age_ms)
-            lane.waiting.append(batch)
-            self._began(batch)
-            self._wake()
-        batch.keys.append(key)
+            batch = self._begin(moment, timeout, consistency, max_age_ms)
+        keys = batch.keys
+        keys.append(key)
         batch.promises.append(promise)
         self._pending += 1
-        if len(batch.keys) == FULL:
-            lane.open = None
+        if len(keys) == FULL:
+            self._lane(consistency).open = None
             self._wake()
+
+    def _begin(self, moment: int, timeout: float, consistency: "pb.Consistency", max_age_ms: int) -> Batch:
+        lane = self._lane(consistency)
+        batch = lane.open = Batch(moment, timeout, consistency, max_age_ms)
+        lane.waiting.append(batch)
+        self._began(batch)
+        self._wake()
+        return batch
 
     def _sweep(self) -> None:
         """Make room: those that wait and were cancelled. Errors: Overloaded."""
@@ -292,8 +300,10 @@ class Points:
         at = batch.answered
         batch.answered = at + len(rows)
         for promise, row in zip(islice(batch.promises, at, None), rows, strict=False):
-            if not promise.done():
+            try:  # to ask first whether its caller is still there takes longer
                 promise.set_result(row)
+            except InvalidStateError:
+                continue
         if batch.answered >= len(batch.promises):
             self._end(batch)
 

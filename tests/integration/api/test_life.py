@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 import kvorum
 import kvorum.sync
 from kvorum.errors import Closed, ConnectFailed, DatabaseLocked, InvalidArgument
+from kvorum.process import THIS
 from tests.integration.api.conftest import Open
 
 CALLS: list[Callable[[kvorum.Kv], Awaitable[object]]] = [
@@ -197,11 +197,10 @@ async def test_a_closed_client_leaves_nothing(target: str, space: str, caplog: p
 def test_a_client_does_not_survive_a_fork(tmp_path: Path) -> None:
     """Only the thread that forked lives on in the child, so a call there could wait for ever."""
     kv = kvorum.sync.open_kv(tmp_path / "app.kv")
-    pid = os.getpid()
     try:
         # The check alone, without forking a process that has threads.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: pid + 1)
+            patch.setattr(THIS, "pid", THIS.pid + 1)
             with pytest.raises(Closed, match="forked"):
                 kv.get(("a",))
         assert not kv.get(("a",)).exists

@@ -61,8 +61,9 @@ def test_an_operation_that_does_a_third_more_is_found(
         return real(*arguments)
 
     monkeypatch.setattr(target, wrapped)
-    (problem,) = [line for line in grown(dict(group()), {version(): before}, version()) if operation in line]
-    assert "instructions instead of" in problem
+    problems = [line for line in grown(dict(group()), {version(): before}, version()) if operation in line]
+    # The two calls in front may be too many as well, of a few.
+    assert [line for line in problems if "instructions instead of" in line]
 
 
 def _resolve(target: str):  # type: ignore[no-untyped-def]

@@ -1,7 +1,8 @@
 """Reads, watches and consumers over reconnects; opening and closing. Against scripted nodes."""
 
 import asyncio
-import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -10,6 +11,7 @@ import pytest
 from kvorum import Kv, errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import ClusterBackend, connect, route
+from kvorum.process import THIS
 from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream, put
 from tests.unit.cluster.steps import until, value
 
@@ -370,11 +372,28 @@ async def test_status_asks_the_connected_node(nodes: list[FakeNode], backend: Cl
 
 async def test_a_client_does_not_survive_a_fork(backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
+        patch.setattr(THIS, "pid", -1)
         with pytest.raises(errors.Closed, match="fork"):
             await backend.write(put(b"k"), timeout=1)
         with pytest.raises(errors.Closed, match="fork"):
             await backend.read(pb.Read(), timeout=1)
+        with pytest.raises(errors.Closed, match="fork"):
+            await backend.point(b"k", pb.CONSISTENCY_STRONG, 0, timeout=1)
+
+
+def test_a_process_knows_that_it_was_forked() -> None:
+    code = """if True:
+        import os
+        from kvorum.process import THIS
+        before = THIS.pid
+        assert before == os.getpid()
+        child = os.fork()
+        if not child:
+            os._exit(7 if THIS.pid == os.getpid() != before else 8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert THIS.pid == before
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("addresses", [[], [("", 1)], [("host", 0)], [("host", 65_536)]])

@@ -32,7 +32,8 @@ class Kept:
         return self.error
 
     def set_result(self, result: bytes) -> None:
-        assert not self.done()
+        if self.done():
+            raise asyncio.InvalidStateError
         self.result = result
 
     def set_exception(self, exception: BaseException) -> None:
