@@ -107,7 +107,10 @@ class Replica:
             raft,
             loop,
             ServiceSettings(
-                lease=lease, session_idle=config.session_idle_ms / 1000, max_election_timeout=timing.election_max
+                slow_operation=config.slow_operation_ms / 1000,
+                lease=lease,
+                session_idle=config.session_idle_ms / 1000,
+                max_election_timeout=timing.election_max,
             ),
             no_space=self._no_space,
             unreadable=self._unreadable,

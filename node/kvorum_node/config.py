@@ -68,6 +68,8 @@ class NodeConfig:
     event_loop: str
     log_level: str
     log_format: str
+    slow_operation_ms: int
+    """0: none is."""
     kv_connect_token: str = field(repr=False)
     """Empty: none is set."""
     kv_connect_open: bool
@@ -231,6 +233,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
     Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),
     Setting("log_format", _choice(*FORMATS), "text", "text (key=value) or json, one line an event"),
+    Setting(
+        "slow_operation_ms",
+        _whole(0, 86_400_000),
+        500,
+        "milliseconds after which an operation is logged as slow; 0: none",
+    ),
     Setting(
         "kv_connect_token",
         _token,

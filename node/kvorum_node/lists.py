@@ -17,13 +17,15 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from .metrics.operations import Meter, code_of_read
+from .metrics.operations import OK, Meter, code_of_read
+from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
 from .store import Snapshot, Store, StoreFault, make_bare_entry, make_entry
 from .timers import Alarm
 
@@ -63,7 +65,9 @@ class ReadJob:
         """Its taker's turn; neither queued nor in the thread's hands."""
         self.cancelled = False
         self.too_old = False
-        self.begun_at = perf_counter()
+        self.begun_at = self.first_at = perf_counter()
+        """When it was asked for, and when its first slice was read; whoever takes it slowly makes it last."""
+        self.slices = 0
 
     def resume(self) -> None:
         self._reader.resume(self)
@@ -202,6 +206,8 @@ class ListReader:
         self._served = self._slices = self._too_old = 0
         self.meter = Meter()
         """Of lists."""
+        self.slow = SlowLog(0.0, float)
+        """Where those that took long are told of."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -291,6 +297,9 @@ class ListReader:
         if self._stopped:
             return
         self._slices += 1
+        job.slices += 1
+        if job.slices == 1:
+            job.first_at = perf_counter()
         job.idle = part.more
         if not part.more:
             self._open.pop(job, None)
@@ -306,9 +315,12 @@ class ListReader:
             self.resume(job)
 
     def _count(self, job: ListJob, last: Any) -> None:
-        self.meter.answered(perf_counter() - job.begun_at)
-        if last.status != pb.READ_STATUS_OK:
-            self.meter.others["cancelled" if job.cancelled else code_of_read(last.status)] += 1
+        seconds, code = perf_counter() - job.begun_at, "cancelled" if job.cancelled else code_of_read(last.status)
+        self.meter.answered(seconds)
+        if code != OK:
+            self.meter.others[code] += 1
+        if seconds >= self.slow.threshold:
+            self.slow.took("list", seconds, partial(_slow_facts, job, code))
 
     def _look_for_old(self) -> None:
         """Give up the snapshots of readers that do not come back for more."""
@@ -325,3 +337,14 @@ class ListReader:
             self._alarm.set(oldest - limit + 0.01)
         elif self._open:
             self._alarm.set(1.0)
+
+
+def _slow_facts(job: ListJob, code: str) -> Facts:
+    starts = [selected.start for selected in islice(job.read.ranges, LOOKED_AT)]
+    return {
+        "code": code,
+        "ranges": len(job.read.ranges),
+        "slices": job.slices,
+        "first_slice_ms": milliseconds(job.first_at - job.begun_at),
+        **of_keys(starts),
+    }

@@ -149,7 +149,9 @@ class LocalConsensus:
             payload, time_ms, future = job
             try:
                 index = self._machine.applied_index + 1
-                applied = Applied(index, time_ms, self._apply(index, time_ms, payload))
+                since = time.perf_counter()
+                result = self._apply(index, time_ms, payload)
+                applied = Applied(index, time_ms, result, time.perf_counter() - since)
             except Exception as error:  # noqa: BLE001 - whatever it was, the state may not be written to any more
                 if self._was_full(error):
                     loop.call_soon_threadsafe(self._refused, future, error)

@@ -1,9 +1,13 @@
-"""Structured logs on stderr: one line an event, as `key=value` or JSON."""
+"""Structured logs on stderr: one line an event, as `key=value` or JSON.
+
+What belongs to an event besides its message is given as `extra={"fields": {…}}`, texts and numbers.
+"""
 
 import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Literal
 
 Format = Literal["text", "json"]
@@ -21,18 +25,20 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        fields = {
+        fields: dict[str, object] = {
             "time": moment,
             "level": record.levelname.lower(),
             "node": self._node_id,
             "logger": record.name,
             "message": record.getMessage(),
         }
+        more: Mapping[str, object] = getattr(record, "fields", {})
+        fields.update((name, value) for name, value in more.items() if name not in fields)
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         if self._shape == "json":
             return json.dumps(fields, ensure_ascii=False)
-        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+        return " ".join(f"{key}={_quoted(str(value))}" for key, value in fields.items())
 
 
 def set_up(node_id: str, level: str, style: Format) -> None:

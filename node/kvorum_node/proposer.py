@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from kvorum import limits
@@ -162,6 +163,9 @@ class Proposer:
         self._entries = self._commands = self._commits = self._refused = self._failed = 0
         self.outcomes: Counter[int] = Counter()
         """Of writes that were applied and are not DONE, how many ended with which outcome."""
+        self.proposed_at = self.applied_within = 0.0
+        """Of the entry whose commands are being answered: when it was proposed (`perf_counter`), and for how many
+        seconds it was applied."""
 
     def submit(self, item: Proposal, *, urgent: bool = False) -> None:
         """Take a command. `on_done` may be called before this returns: Overloaded when too much waits, NotLeader
@@ -243,7 +247,7 @@ class Proposer:
             self._in_flight += 1
             self._entries += 1
             self._commands += len(batch)
-            future.add_done_callback(partial(self._finished, batch))
+            future.add_done_callback(partial(self._finished, batch, perf_counter()))
 
     def _next_batch(self) -> list[Proposal]:
         bounds = self._bounds
@@ -275,7 +279,7 @@ class Proposer:
         self._commits += commits
         return batch
 
-    def _finished(self, batch: list[Proposal], future: "asyncio.Future[Applied]") -> None:
+    def _finished(self, batch: list[Proposal], proposed_at: float, future: "asyncio.Future[Applied]") -> None:
         self._in_flight -= 1
         # The next entry leaves before the answers are written, so that disks and peers work meanwhile.
         self._flush()
@@ -286,7 +290,9 @@ class Proposer:
                 item.on_done(None, error)
             self._tell_idle()
             return
-        outputs = future.result().result.outputs
+        applied = future.result()
+        self.proposed_at, self.applied_within = proposed_at, applied.seconds
+        outputs = applied.result.outputs
         if len(outputs) != len(batch):
             raise AssertionError(f"{len(batch)} commands proposed, {len(outputs)} outputs applied")
         for item, output in zip(batch, outputs, strict=True):

@@ -22,10 +22,11 @@ from .aside import Problem, Work, aside
 from .barrier import Barrier
 from .cron import Cron
 from .lists import ListReader
-from .metrics.operations import Meter, code_of_read
+from .metrics.operations import OK, Meter, code_of_read
 from .proposer import Proposer, proposal
 from .queue_jobs import Chunk, Job, QueueJobs
 from .queue_rates import QueueRates
+from .slow import SlowLog
 from .store import Denied, Snapshot, validate_command
 from .store.rights import MANAGE, RECEIVE, SEND, Rights, for_admin, for_queue
 from .timers import Timers
@@ -62,7 +63,7 @@ Reply = Callable[[pb.QueueReply], None]
 class Call:
     """A call under way. After `cancel` its answer goes nowhere, and what can be stopped is."""
 
-    __slots__ = ("_calls", "_reply", "begun_at", "caller", "ended", "number", "principal", "request", "stop")
+    __slots__ = ("_calls", "_reply", "begun_at", "caller", "ended", "kind", "number", "principal", "request", "stop")
 
     def __init__(self, calls: "QueueCalls", request: pb.QueueCall, reply: Reply, caller: Caller) -> None:
         self._calls = calls
@@ -73,6 +74,7 @@ class Call:
         self.principal = b""
         """In whose name something is changed."""
         self.begun_at = perf_counter()
+        self.kind = ""
         self.ended = False
         self.stop: Callable[[], None] | None = None
         """How to stop what works for it."""
@@ -117,6 +119,7 @@ class QueueCalls:
         access: Access,
         *,
         no_space: Callable[[], str] = str,
+        slow: SlowLog | None = None,
     ) -> None:
         self._consensus = consensus
         self._proposer = proposer
@@ -125,6 +128,7 @@ class QueueCalls:
         self._rates = rates
         self._access = access
         self._no_space = no_space
+        self._slow = slow or SlowLog(0.0, timers.time)
         self._jobs = QueueJobs(proposer, timers)
         self._under_way: set[Call] = set()
         self._served = 0
@@ -138,6 +142,7 @@ class QueueCalls:
             return call
         self._under_way.add(call)
         kind = request.WhichOneof("call")
+        call.kind = kind or ""
         if kind is None:
             call.fail(pb.READ_STATUS_INVALID, "a call about queues of a kind that this node does not know")
         elif not self._consensus.is_leader:
@@ -155,9 +160,12 @@ class QueueCalls:
         """A call has ended."""
         self._under_way.discard(call)
         self._served += 1
-        self.meter.answered(perf_counter() - call.begun_at)
-        if answer.status != pb.READ_STATUS_OK:
-            self.meter.others[code_of_read(answer.status) if answer.status else "cancelled"] += 1
+        seconds, code = perf_counter() - call.begun_at, code_of_read(answer.status) if answer.status else "cancelled"
+        self.meter.answered(seconds)
+        if code != OK:
+            self.meter.others[code] += 1
+        if seconds >= self._slow.threshold:
+            self._slow.took("queue_call", seconds, lambda: {"code": code, "call": call.kind})
 
     def statistics(self) -> dict[str, float]:
         return {

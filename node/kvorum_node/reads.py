@@ -12,6 +12,8 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
 from time import perf_counter
 
 from kvorum import limits
@@ -21,6 +23,7 @@ from kvorum_raft.errors import Overloaded, RaftError
 from .barrier import Barrier
 from .lists import ListJob, ListReader
 from .metrics.operations import OK, Meter, code_of_read
+from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
 from .store import Snapshot, Store, StoreFault
 from .timers import Alarm, Timers
 
@@ -109,6 +112,7 @@ class Reads:
         now_ms: Callable[[], int],
         max_wait: float = MAX_WAIT,
         unreadable: Callable[[], str] = str,
+        slow: SlowLog | None = None,
     ) -> None:
         """`now_ms` is the cluster's time, as far as it is known here. `unreadable` says why nothing may be read here
         now, whatever is asked for; empty: it may."""
@@ -119,6 +123,7 @@ class Reads:
         self._now_ms = now_ms
         self._max_wait = max_wait
         self._unreadable = unreadable
+        self._slow = slow or SlowLog(0.0, timers.time)
         self._under_way = self._bytes = 0
         self._ready: deque[Pending] = deque()
         self._serving = False
@@ -204,16 +209,23 @@ class Reads:
 
     def _passed(self, items: Sequence[Pending], since: float, error: RaftError | None) -> None:
         if error is None:
+            proved = perf_counter()
             for item in items:
                 self._when_applied(item)
             self.serve()
             points = sum([item.keys if isinstance(item, PendingPoints) else item.job is None for item in items])
-            self.meter.seconds.observe(perf_counter() - since, points)
+            seconds = perf_counter() - since
+            self.meter.seconds.observe(seconds, points)
+            if seconds >= self._slow.threshold:
+                self._slow.took("read", seconds, partial(_slow_facts, items, OK, proved - since), points)
             return
         status = pb.READ_STATUS_OVERLOADED if isinstance(error, Overloaded) else pb.READ_STATUS_NO_LEADER
         for item in items:
             self._leave(item)
             self._refuse(item, status, str(error))
+        seconds = perf_counter() - since
+        if seconds >= self._slow.threshold:
+            self._slow.took("read", seconds, partial(_slow_facts, items, code_of_read(status), seconds), len(items))
 
     def _when_applied(self, item: Pending) -> None:
         least = item.read.min_versionstamp
@@ -319,6 +331,12 @@ class Reads:
         logger.critical("a key cannot be read: %s", fault)
         self.damage = str(fault)
         self._refuse(item, pb.READ_STATUS_NO_LEADER, self.damage)
+
+
+def _slow_facts(items: Sequence[Pending], code: str, waited: float) -> Facts:
+    """`waited`: for the proof that the leader leads, and until everything committed before was applied."""
+    keys = [key for item in items for key in islice(item.read.keys, LOOKED_AT)]
+    return {"code": code, "reads": len(items), "waited_ms": milliseconds(waited), **of_keys(keys)}
 
 
 def check_read(read: pb.Read) -> str:

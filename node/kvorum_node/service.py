@@ -17,7 +17,6 @@ from typing import Any
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import RaftError
-from kvorum_raft.histogram import Histogram
 from kvorum_raft.seams import Applied, Consensus, Member
 
 from .access import Access
@@ -35,6 +34,7 @@ from .reads import Reads
 from .schedules import Ticker
 from .sessions import SessionKeeper
 from .shapes import Shapes
+from .slow import Facts, SlowLog, milliseconds, of_writes
 from .store import Store
 from .sweeper import Sweeper
 from .timers import Alarm, Timers
@@ -60,6 +60,8 @@ class ServiceSettings:
     max_election_timeout: float = 1.0
     read_patience: float = 5.0
     """How long a strong read waits for the leader to confirm itself."""
+    slow_operation: float = 0.0
+    """What takes longer is logged; 0: nothing."""
     proposer: ProposerLimits = field(default_factory=ProposerLimits)
 
 
@@ -90,6 +92,7 @@ class NodeService:
         self.store = store
         self.consensus = consensus
         self.access = Access(store, timers, consensus.now_ms, root_hash)
+        self.slow = SlowLog(settings.slow_operation, timers.time)
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
         self.proposer = Proposer(
             consensus,
@@ -104,12 +107,23 @@ class NodeService:
         self.ranges = RangeHub(store, timers)
         self.barrier = Barrier(consensus, timers, patience=settings.read_patience)
         self.lists = lists if lists is not None else ListReader(store)
-        self.reads = Reads(store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable)
+        self.reads = Reads(
+            store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable, slow=self.slow
+        )
+        self.lists.slow = self.slow
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.ticker = Ticker(store, consensus, self.proposer, timers)
         self.rates = QueueRates(self.lists, timers, self.delivery.consumers_of)
         self.calls = QueueCalls(
-            consensus, self.proposer, self.barrier, self.lists, self.rates, timers, self.access, no_space=no_space
+            consensus,
+            self.proposer,
+            self.barrier,
+            self.lists,
+            self.rates,
+            timers,
+            self.access,
+            no_space=no_space,
+            slow=self.slow,
         )
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
@@ -201,11 +215,35 @@ class NodeService:
     ) -> None:
         if error is None:
             answer(results)
-            self.writes.answered(perf_counter() - since, len(results.results))
+            seconds = perf_counter() - since
+            self.writes.answered(seconds, len(results.results))
+            if seconds >= self.slow.threshold:
+                self._slow_write(group, since, seconds, pb.OUTCOME_DONE)
         else:
             outcome = outcome_of(error)
             self.writes.refused(code_of_write(outcome), len(group.writes))
             answer(refuse_all(group, outcome, str(error)))
+            seconds = perf_counter() - since
+            if seconds >= self.slow.threshold:
+                self._slow_write(group, since, seconds, outcome)
+
+    def _slow_write(self, group: pb.WriteGroup, since: float, seconds: float, outcome: "pb.Outcome") -> None:
+        """Phases: it waited for its entry; that was logged here and on a majority; and applied. Of one that failed only
+        how long it took is known."""
+
+        def facts() -> Facts:
+            told = {"code": code_of_write(outcome), **of_writes(group)}
+            if outcome != pb.OUTCOME_DONE:
+                return told
+            waited, applied = self.proposer.proposed_at - since, self.proposer.applied_within
+            return {
+                **told,
+                "waited_ms": milliseconds(waited),
+                "logged_ms": milliseconds(max(0.0, seconds - waited - applied)),
+                "applied_ms": milliseconds(applied),
+            }
+
+        self.slow.took("write", seconds, facts, len(group.writes))
 
     def _is_absent(self, key: bytes) -> bool:
         with self.store.snapshot() as snapshot:
@@ -332,6 +370,7 @@ class NodeService:
             self.sessions,
             self.lag,
             self.access,
+            self.slow,
         ):
             figures.update(part.statistics())
         outcomes = self.proposer.outcomes
@@ -341,30 +380,6 @@ class NodeService:
         for more in self._more_statistics:
             figures.update(more())
         return figures
-
-    def counts(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Counters that have labels, by family: see `metrics.table`."""
-        applied = {code_of_write(outcome): times for outcome, times in self.proposer.outcomes.items()}
-        kinds = {
-            "write": self.writes.codes(applied),
-            "read": self.reads.codes(),
-            "list": self.lists.meter.codes(),
-            "queue_call": self.calls.meter.codes(),
-        }
-        return {"kv_ops": {(op, code): times for op, codes in kinds.items() for code, times in codes.items()}}
-
-    def histograms(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
-        """Of seconds, by family."""
-        return {
-            "kv_op_seconds": {
-                ("write",): self.writes.seconds,
-                ("read",): self.reads.meter.seconds,
-                ("list",): self.lists.meter.seconds,
-                ("queue_call",): self.calls.meter.seconds,
-            },
-            "queue_delivery_delay_seconds": {(): self.delivery.delays},
-            "process_loop_lag_seconds": {(): self.lag.seconds},
-        }
 
     # ---- news of the consensus layer
 

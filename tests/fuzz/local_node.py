@@ -14,6 +14,7 @@ from kvorum_node.http.app import App
 from kvorum_node.http.health import Health
 from kvorum_node.http.metrics import Metrics
 from kvorum_node.http.tokens import Tokens
+from kvorum_node.metrics import service as of_service
 from kvorum_node.metrics.collector import Sources
 from kvorum_node.service import NodeService
 from kvorum_raft.seams import Status
@@ -63,8 +64,8 @@ class LocalNode:
                 Sources(
                     self._status,
                     self.service.statistics,
-                    histograms=self.service.histograms,
-                    counts=self.service.counts,
+                    histograms=lambda: of_service.histograms(self.service),
+                    counts=lambda: of_service.counts(self.service),
                 )
             )
             return App(front, Tokens(token), health, figures, held=5.0), front

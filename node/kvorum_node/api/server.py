@@ -15,6 +15,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.seams import Administration
 
 from ..backup.saving import Backups
+from ..request_ids import UnaryCalls
 from ..service import LAG_PATIENCE, NodeService
 from .admin import SERVICE as ADMIN
 from .admin import Admin
@@ -79,6 +80,7 @@ class ApiServer:
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ),
+            interceptors=(UnaryCalls(service.slow),),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
         self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration, backups).handlers()))

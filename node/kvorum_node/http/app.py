@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
@@ -26,7 +26,9 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.histogram import Histogram
 
+from .. import request_ids
 from ..front import Front
+from ..slow import Facts, SlowLog
 from . import datapath, metadata, relabel
 from .budget import Budget, Share
 from .gate import Gate
@@ -87,7 +89,15 @@ class App:
     """`handle` answers every request, whatever happens inside."""
 
     def __init__(
-        self, front: Front, tokens: Tokens, health: Health, metrics: Metrics, *, mode: str = "auto", held: float = HELD
+        self,
+        front: Front,
+        tokens: Tokens,
+        health: Health,
+        metrics: Metrics,
+        *,
+        mode: str = "auto",
+        held: float = HELD,
+        slow: SlowLog | None = None,
     ) -> None:
         self._front = front
         self._tokens = tokens
@@ -105,6 +115,8 @@ class App:
         self._bodies = Budget(MAX_BODIES, "requests")
         self._answers = Budget(MAX_ANSWERS, "answers")
         self._watches: Counter[object] = Counter()
+        self._ids = request_ids.RequestIds(self._rng)
+        self._slow = slow or SlowLog(0.0, self._loop.time)
         self._counts: Counter[str] = Counter()
         self._codes: Counter[tuple[str, ...]] = Counter()
         self._seconds = {route: Histogram() for route in (*_ROUTES.values(), "other")}
@@ -136,21 +148,32 @@ class App:
         """What one request may hold of its body."""
         return Share(self._bodies)
 
-    def refused(self, refusal: Refusal) -> None:
-        """It was refused before its body had come."""
+    def refused(self, refusal: Refusal, head: Request) -> Response:
+        """It was refused before its body had come: the answer."""
         self._counts[f"answers_{refusal.status}"] += 1
         self._codes["other", str(refusal.status)] += 1
+        return _named(refusal.response(), self._ids.of(head.headers.get(request_ids.HEADER)))
 
     async def handle(self, request: Request) -> Response:
         """The answer."""
         since = perf_counter()
-        response = await self._answer(request)
+        request_id = self._ids.of(request.headers.get(request_ids.HEADER))
+        response = await self._answer(request, request_id)
         route = _ROUTES.get(request.path, "other")
+        seconds = perf_counter() - since
         self._codes[route, str(response.status)] += 1
-        self._seconds[route].observe(perf_counter() - since)
-        return response
+        self._seconds[route].observe(seconds)
+        if seconds >= self._slow.threshold:
+            facts: Facts = {
+                "route": route,
+                "code": response.status,
+                "bytes": len(request.body),
+                "request_id": request_id,
+            }
+            self._slow.took("http", seconds, lambda: facts)
+        return _named(response, request_id)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, request_id: str) -> Response:
         try:
             return await self._find(request).handler(request)
         except Refusal as refusal:
@@ -161,7 +184,12 @@ class App:
             self._counts[f"answers_{told.status}"] += 1
             return told.response()
         except Exception:  # whatever it is, it is this node's fault, and the client hears of it
-            logger.exception("a request ended by a fault of this node: %s %s", request.method, request.path)
+            logger.exception(
+                "a request ended by a fault of this node: %s %s",
+                request.method,
+                request.path,
+                extra={"fields": {"request_id": request_id}},
+            )
             self._counts["answers_500"] += 1
             return text(500, "An internal server error occurred.")
 
@@ -358,6 +386,10 @@ class App:
 
     async def _page(self, _: Request) -> Response:
         return await self._metrics.page()
+
+
+def _named(response: Response, request_id: str) -> Response:
+    return replace(response, headers={**response.headers, request_ids.HEADER: request_id})
 
 
 def _relabel(entries: Iterable[pb.KvEntry]) -> None:

@@ -107,11 +107,11 @@ class Exchange:
         return Refusal(413, f"The body of a request to this path has at most {self._limit} bytes.")
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._app.refused(refusal)
+        response = self._app.refused(refusal, self._head)
         self.received = True
         self._body = bytearray()
         self._release()
-        self._answer(refusal.response())
+        self._answer(response)
         self.ended = True
         self._wake(self)
 

@@ -6,6 +6,7 @@ from kvorum_raft.seams import Consensus
 
 from ..config import NodeConfig, listen_parts
 from ..front import Front
+from ..metrics import service as of_service
 from ..metrics.collector import Sources
 from ..port_tls import PortTls
 from ..service import LAG_PATIENCE, NodeService
@@ -40,14 +41,15 @@ class HttpPort:
                 Sources(
                     consensus.status,
                     self._figures,
-                    histograms=lambda: {**service.histograms(), **self._app.histograms()},
-                    counts=lambda: {**service.counts(), **self._app.counts()},
+                    histograms=lambda: {**of_service.histograms(service), **self._app.histograms()},
+                    counts=lambda: {**of_service.counts(service), **self._app.counts()},
                     queues=lambda: service.rates.newest,
                     now_ms=consensus.now_ms,
                 )
             ),
             mode=config.kv_connect_relabel,
             held=config.kv_connect_held_ms / 1000,
+            slow=service.slow,
         )
         self._server = HttpServer(
             self._app, *listen_parts(config.http_listen), tls=None if tls is None else tls.context

@@ -252,6 +252,7 @@ API: Final = (
     ),
     _g("api_kv_connect_request_bytes", "node.kv_connect_request_bytes", "bytes of requests that are held"),
     _g("api_kv_connect_answer_bytes", "node.kv_connect_answer_bytes", "bytes of answers that are held"),
+    _c("api_slow_operations", "node.slow_operations", "operations slower than `slow_operation_ms`"),
 )
 
 AUTH: Final = (

@@ -1,6 +1,7 @@
 """Three real nodes, spoken to by hand."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -493,3 +494,13 @@ def test_replicas_are_equal_after_all_this(cluster: ThreeNodes, tmp_path: Path) 
         if len({index for index, _ in found}) == 1:
             break
     assert len(set(found)) == 1
+
+
+def test_unary_calls_have_ids(leader: str) -> None:
+    with grpc.insecure_channel(leader) as channel:
+        for method, data in (("Kv/Status", b""), ("Kv/Commit", b"\xff"), ("Admin/Members", b"")):
+            run = channel.unary_unary(f"/kvorum.v1.{method}")
+            for sent, expected in ((None, "[0-9a-f]{16}"), ("job-1", "job-1"), ("a b", "[0-9a-f]{16}")):
+                call = run.future(data, timeout=10, metadata=(("x-request-id", sent),) if sent else None)
+                call.exception()  # whatever it says
+                assert re.fullmatch(expected, dict(call.trailing_metadata())["x-request-id"]), (method, sent)

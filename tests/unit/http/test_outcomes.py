@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
@@ -20,6 +21,7 @@ from kvorum_node.http.message import Refusal, Request, Response
 from kvorum_node.http.metrics import Metrics
 from kvorum_node.http.tokens import Tokens
 from kvorum_node.metrics.collector import Sources
+from kvorum_node.slow import SlowLog
 from kvorum_raft.seams import Status
 
 NOW = 1_700_000_000_000
@@ -378,6 +380,33 @@ async def test_metrics_have_names_that_prometheus_takes(app: App) -> None:
     page = body(await ask(app, Request("GET", "/metrics", {})))
     assert "kvorum_debug_odd_name__x_ 1.0\n" in page and "kvorum_raft_term 7.0\n" in page
     assert "# TYPE kvorum_raft_term gauge\n" in page
+
+
+async def test_answers_have_the_id_of_their_request(desk: Desk, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    slow = SlowLog(1e-9, clock)
+    app = make_app(desk, clock, slow=slow)
+    sent = request("/v2/atomic_write", dp.AtomicWrite(), x_request_id="order-7")
+    assert (await app.handle(sent)).headers["x-request-id"] == "order-7"
+    told = [getattr(record, "fields", {}) for record in caplog.records]
+    assert [(one["route"], one["code"], one["request_id"]) for one in told] == [("atomic_write", 200, "order-7")]
+    desk.outcome = errors.OutcomeUnknown("who knows")
+    answer = await app.handle(sent)
+    assert (answer.status, answer.headers["x-request-id"]) == (409, "order-7")
+    made = {(await app.handle(request("/nowhere"))).headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3 and all(re.fullmatch("[0-9a-f]{16}", one) for one in made)
+    for bad in ("", "a b", "x" * 129, "ä", 'a"b', "a\nb"):
+        answer = await app.handle(request("/nowhere", x_request_id=bad))
+        assert re.fullmatch("[0-9a-f]{16}", answer.headers["x-request-id"]), bad
+    refused = app.refused(Refusal(401, "no"), request("/", x_request_id="r1"))
+    assert (refused.status, refused.headers["x-request-id"]) == (401, "r1")
+
+
+async def test_a_fault_is_logged_with_the_id(app: App, desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.outcome = ZeroDivisionError("a bug")
+    read = dp.SnapshotRead(ranges=[dp.ReadRange(start=b"k", end=b"k\0", limit=1)])
+    answer = await app.handle(request("/v2/snapshot_read", read, x_request_id="r2"))
+    assert (answer.status, answer.headers["x-request-id"]) == (500, "r2")
+    assert [getattr(record, "fields", None) for record in caplog.records if record.exc_info] == [{"request_id": "r2"}]
 
 
 async def test_a_watch_that_comes_while_the_node_ends_goes_elsewhere(app: App) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_node.metrics import service as of_service
 from kvorum_node.metrics.collector import NodeCollector, Sources, written
 from kvorum_node.metrics.table import FAMILIES, SECTIONS
 from kvorum_raft.histogram import Histogram
@@ -84,8 +85,8 @@ def test_prometheus_takes_the_page(tmp_path: Path) -> None:
         Sources(
             lambda: LEADER,
             service.statistics,
-            histograms=service.histograms,
-            counts=service.counts,
+            histograms=lambda: of_service.histograms(service),
+            counts=lambda: of_service.counts(service),
             queues=lambda: [pb.QueueInfo(name="q")],
             now_ms=lambda: 1,
         )

@@ -9,6 +9,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.access import Access
 from kvorum_node.api.server import ApiServer
 from kvorum_node.service import NodeService, ServiceSettings
+from kvorum_node.slow import SlowLog
 from kvorum_node.store import Store
 from kvorum_node.store.auth import NONE
 from kvorum_raft.seams import Member, PeerView, Status
@@ -58,6 +59,7 @@ class _Service:
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
         self.settings = ServiceSettings()
+        self.slow = SlowLog(0.0, float)
         self.consensus = SimpleNamespace(status=node.status)
         self.store = SimpleNamespace(cluster_id=CLUSTER, auth=NONE)
         self.access = Access(cast("Store", self.store), asyncio.get_running_loop(), lambda: 0)
@@ -67,6 +69,9 @@ class _Service:
         return self._node.leader()
 
     def unreadable(self) -> str:
+        return ""
+
+    async def behind(self, patience: float) -> str:
         return ""
 
     def no_space(self) -> str:

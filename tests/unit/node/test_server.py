@@ -8,6 +8,7 @@ from typing import Any, cast
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.api.server import ApiServer
 from kvorum_node.service import NodeService, ServiceSettings
+from kvorum_node.slow import SlowLog
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -17,8 +18,16 @@ def _idle_service() -> NodeService:
     def on_leader(listener: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
+    async def behind(patience: float) -> str:
+        return ""
+
     idle: Any = SimpleNamespace(
-        leader=pb.Leader(node_id="n1"), settings=ServiceSettings(), on_leader=on_leader, unreadable=str
+        leader=pb.Leader(node_id="n1"),
+        settings=ServiceSettings(),
+        on_leader=on_leader,
+        unreadable=str,
+        behind=behind,
+        slow=SlowLog(0.0, float),
     )
     return cast("NodeService", idle)
 
