@@ -372,7 +372,8 @@ class ClusterBackend:
         self._points.expired(batch, partial(self._too_late, batch))
 
     def _read_singly(self, batch: Batch) -> None:
-        """The connected node is older than `pb.PointReads`."""
+        """The connected node is older than `pb.PointReads`, or may not answer all of them."""
+        self._wake()
         for key, promise in zip(batch.keys, batch.promises, strict=True):
             if promise.done():
                 continue

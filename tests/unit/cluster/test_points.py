@@ -298,6 +298,17 @@ def test_more_than_may_be_under_way_are_refused_until_some_end_or_are_cancelled(
     assert all(promise.done() for promise in promises)
 
 
+def test_a_batch_of_which_one_may_not_be_read_is_asked_singly() -> None:
+    rig = Rig()
+    promises = rig.many(4)
+    (reads,) = rig.go()
+    rig.answer(reads, 0, 1)
+    promises[2].set_result(b"its caller is gone")
+    assert rig.refuse(reads, pb.READ_STATUS_DENIED, "read ('b',)") is False
+    assert [batch.keys for batch in rig.singly] == [[b"1", b"3"]]
+    assert (rig.open, rig.points.expecting, rig.points.has_refused) == ([], False, False)
+
+
 def test_a_node_that_does_not_know_them_is_asked_otherwise() -> None:
     rig = Rig()
     rig.points.known = False
@@ -414,6 +425,32 @@ async def test_a_caller_that_is_cancelled_as_its_error_comes_leaves_no_log_line(
     del get
     gc.collect()
     assert caplog.records == []
+
+
+async def test_a_get_is_answered_beside_one_that_is_denied(
+    kv: Kv, nodes: list[FakeNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvorum.cluster.connection.SILENCE", 1_000.0)  # no ping that takes along what was forgotten
+    forbidden = b"\x02k\x00\x15\x02"
+
+    async def judge(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        if not any(forbidden in asked.keys for asked in (*frame.reads, *frame.point_reads)):
+            return False
+        answer = pb.ServerFrame()
+        for points in frame.point_reads:
+            answer.point_answers.add(id=points.id, status=pb.READ_STATUS_DENIED, message="no right to read")
+        for read in frame.reads:
+            denied = forbidden in read.keys
+            entries = [] if denied else [stream.node.state.row(key) for key in read.keys]
+            status = pb.READ_STATUS_DENIED if denied else pb.READ_STATUS_OK
+            answer.reads.add(id=read.id, status=status, entries=entries)
+        stream.send(answer)
+        return True
+
+    nodes[0].hook = judge
+    mine, other = await asyncio.gather(kv.get(("k", 1)), kv.get(("k", 2)), return_exceptions=True)
+    assert isinstance(other, errors.PermissionDenied)
+    assert not isinstance(mine, BaseException) and mine.value == b"1"
 
 
 async def test_closing_ends_gets(kv: Kv, nodes: list[FakeNode]) -> None:
