@@ -1,16 +1,30 @@
 """What `kvorum doctor` needs to know of a node's configuration, without starting the node."""
 
 import os
+import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvorum_raft.errors import ConfigurationError
+from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
 from .config import NodeConfig, listen_parts, load
 from .space import reserve
 
 MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate of the settings: `left` are the seconds until it expires, `problem` says why it cannot be used
+    (empty: it can), `doubt` what else is odd."""
+
+    file: Path
+    left: float
+    problem: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,7 @@ class NodeFacts:
     other_hosts: tuple[str, ...]
     least_free: Callable[[int], int]
     oddities: tuple[tuple[str, str], ...]
+    certificates: tuple[Certificate, ...]
 
 
 def node_facts(file: Path) -> NodeFacts:
@@ -45,7 +60,35 @@ def node_facts(file: Path) -> NodeFacts:
         tuple(listen_parts(member.peer_address)[0] for member in others),
         (lambda size: config.min_free_mb * MEBIBYTE) if config.min_free_mb else reserve,
         tuple(_oddities(config)),
+        tuple(certificates(config)),
     )
+
+
+def certificates(config: NodeConfig) -> list[Certificate]:
+    """Those of the settings, with what is wrong with them."""
+    found = []
+    if config.tls_cert is not None and config.tls_key is not None:
+        found.append(_certificate(config.tls_cert, config.tls_key, "tls", config.tls_client_ca))
+    if config.peer_cert is not None and config.peer_key is not None:
+        peer = _certificate(config.peer_cert, config.peer_key, "peer", config.peer_ca)
+        if not peer.problem and node_name(config.node_id) not in identify(config.peer_cert, "peer_cert").nodes:
+            problem = f"it does not name {node_name(config.node_id)}: the other nodes would refuse it"
+            peer = Certificate(peer.file, peer.left, problem)
+        found.append(peer)
+    return found
+
+
+def _certificate(file: Path, key: Path, what: str, ca: Path | None) -> Certificate:
+    try:
+        left = identify(file, f"{what}_cert").expires_at - time.time()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_pair(context, file, key, what)
+        if ca is not None:
+            load_ca(context, ca, f"{what}_ca" if what == "peer" else f"{what}_client_ca")
+        others = key.stat().st_mode & 0o077
+    except ConfigurationError as error:
+        return Certificate(file, 0.0, str(error))
+    return Certificate(file, left, doubt=f"others than its owner may read {key}" if others else "")
 
 
 def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
@@ -66,4 +109,4 @@ def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
     return found
 
 
-__all__ = ["ConfigurationError", "NodeFacts", "node_facts"]
+__all__ = ["Certificate", "ConfigurationError", "NodeFacts", "node_facts"]

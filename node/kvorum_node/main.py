@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load(None if file is None else Path(file), os.environ, flags)
         if only_check:
-            print(f"kvorum node: configuration ok: {described(config)}", flush=True)
-            return 0
+            return _check(config)
         logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
         check_ports(config)
         prepare_folder(config.data_dir)
@@ -70,6 +69,17 @@ def _parser() -> argparse.ArgumentParser:
         optional: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.switch else {}
         parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"), **optional)
     return parser
+
+
+def _check(config: NodeConfig) -> int:
+    """Say whether a node could be started with this."""
+    from .doctoring import certificates
+
+    problems = [one.problem for one in certificates(config) if one.problem]
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    print(f"kvorum node: configuration ok: {described(config)}", flush=True)
+    return 0
 
 
 def described(config: NodeConfig) -> str:

@@ -11,7 +11,7 @@ import click
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient
-from kvorum.cli.doctor_cluster import Told, judge
+from kvorum.cli.doctor_cluster import Told, certificate_finding, judge
 from kvorum.cli.doctor_machine import check_files, check_folder, check_loopback, check_port
 from kvorum.cli.findings import Finding, print_findings
 from kvorum.cli.progress import Waiting
@@ -83,6 +83,14 @@ async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tu
     running = told is not None and told.status is not None and told.status.node_id == facts.node_id
     findings += [check_port(what, host, port, own=running) for what, host, port in facts.ports]
     findings.append(check_files())
+    for one in facts.certificates:
+        where = str(one.file)
+        if one.problem:
+            findings.append(Finding("certificate", where, "FAIL", one.problem, "see kvorum certs node --help"))
+            continue
+        findings.append(certificate_finding(where, one.left))
+        if one.doubt:
+            findings.append(Finding("certificate", where, "warn", one.doubt, "chmod 600 the key"))
     return findings, members
 
 

@@ -250,3 +250,23 @@ def test_a_damaged_list_is_refused(tmp_path: Path, text: str) -> None:
         quarantine.read(folder)
     run_quarantine(folder, 1, 0, status=2)
     assert (folder / "QUARANTINE").read_bytes() == text.encode("latin-1")
+
+
+async def test_a_dry_removal_says_what_would_be_left() -> None:
+    async with FakeNode("n1", peers=(PeerView(N2, False, 5), PeerView(N4, True, 5, learner=True))) as node:
+        text = (await shell(node, words=("remove", "n2", "--dry-run"))).stdout
+        assert text == "would remove voter n2; 1 voters would be left, 1 of them connected, 1 needed\n"
+        text = (await shell(node, words=("remove", "n1", "--dry-run"))).stdout
+        assert text == "would remove leader n1; 1 voters would be left, 0 of them connected, 1 needed\n"
+        (line,) = (await shell(node, words=("remove", "n4", "--dry-run", "--json"))).stdout.splitlines()
+        assert json.loads(line) == {
+            "dry_run": True,
+            "node": "n4",
+            "voter": False,
+            "leads": False,
+            "voters_left": 2,
+            "connected_left": 1,
+        }
+        unknown = error_line(await shell(node, words=("remove", "n9", "--dry-run"), status=1))
+        assert "the members are n1, n2, n4" in unknown
+        assert node.administration.asked == []

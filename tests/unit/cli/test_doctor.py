@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.certificates import make_ca, make_node
 from kvorum.cli import doctor_machine
 from kvorum.cli.doctor_cluster import Told, certificate_finding, judge
 from kvorum.cli.doctor_machine import (
@@ -22,6 +23,7 @@ from kvorum.cli.doctor_machine import (
 )
 from kvorum.cli.findings import Finding
 from kvorum.cli.group import kvorum
+from kvorum_node.main import main as node_main
 
 NOW = 1_800_000_000_000
 GIB = 1 << 30
@@ -320,4 +322,74 @@ def test_a_node_that_does_not_run_yet(tmp_path: Path) -> None:
     assert "warn: configuration" in result.stdout
     assert "log_level is debug" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("doctor: ")
+    assert not (tmp_path / "data").exists()
+
+
+# ---- certificates of the settings
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    make_ca(folder, name="test")
+    for node in ("n1", "n2"):
+        make_node(folder, node_id=node, hosts=["127.0.0.1"])
+    return folder
+
+
+def tls_config(folder: Path, node: str, **more: str) -> Path:
+    """n1 with the certificates of a node."""
+    files = {
+        **{f"{what}_cert": f"certs/{node}.pem" for what in ("tls", "peer")},
+        **{f"{what}_key": f"certs/{node}.key" for what in ("tls", "peer")},
+        "peer_ca": "certs/ca.pem",
+    }
+    return write_config(folder, **{**files, **more})
+
+
+def found_certificates(file: Path) -> list[tuple[str, str]]:
+    result = CliRunner(env={"KVORUM_URL": None}).invoke(kvorum, ["doctor", "--config", str(file), "--json"])
+    return [(row["state"], row["told"]) for row in rows(result) if row["check"] == "certificate"]
+
+
+def test_sound_certificates(tmp_path: Path, certificates: Path) -> None:
+    assert [state for state, _ in found_certificates(tls_config(tmp_path, "n1"))] == ["ok", "ok"]
+
+
+def test_another_nodes_certificate(tmp_path: Path, certificates: Path) -> None:
+    (clients, peers) = found_certificates(tls_config(tmp_path, "n2"))
+    assert clients[0] == "ok"
+    assert peers[0] == "FAIL"
+    assert "kvorum:node:n1" in peers[1]
+
+
+def test_a_key_of_another_certificate(tmp_path: Path, certificates: Path) -> None:
+    found = found_certificates(tls_config(tmp_path, "n1", tls_key="certs/n2.key"))
+    assert [state for state, _ in found] == ["FAIL", "ok"]
+    assert "the key is not the certificate's" in found[0][1]
+
+
+def test_a_key_that_others_may_read(tmp_path: Path, certificates: Path) -> None:
+    (certificates / "n1.key").chmod(0o644)
+    states = [state for state, _ in found_certificates(tls_config(tmp_path, "n1"))]
+    assert states == ["ok", "warn", "ok", "warn"]
+
+
+# ---- kvorum node --check-config
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "text"),
+    [
+        ({}, 0, "configuration ok: node n1 of n1;"),
+        ({"lease_mss": "1"}, 78, "did you mean 'lease_ms'?"),
+        ({"tls_cert": "none.crt", "tls_key": "none.key"}, 78, "none.crt"),
+    ],
+)
+def test_check_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str], status: int, text: str
+) -> None:
+    assert node_main(["--check-config", "--config", str(write_config(tmp_path, **more))]) == status
+    said = capsys.readouterr()
+    assert text in (said.out if status == 0 else said.err)
     assert not (tmp_path / "data").exists()
