@@ -30,6 +30,12 @@ ALLOWED: dict[tuple[str, str, str], str] = {
     ("unbounded read", "node/kvorum_node/store/files.py", "read_json"): "its size is looked at before",
     ("unbounded read", "node/kvorum_node/store/host.py", "LinuxHost.boot_id"): _KERNEL,
     ("unbounded read", "node/kvorum_node/config.py", "_from_file"): _OPERATOR,
+    ("trusting TLS", "client/kvorum/cluster/tls_trouble.py", "_demands_certificate"): (
+        "only asks whether TLS is spoken, and says nothing secret"
+    ),
+    ("trusting TLS", "raft/kvorum_raft/tls.py", "PeerTls._load"): (
+        "the certificate is demanded and verified, and names a node by its id, which the connection compares"
+    ),
     **{
         ("unbounded read", "node/kvorum_node/dev_cluster.py", place): _DEVELOPER
         for place in (

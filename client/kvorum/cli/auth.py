@@ -23,7 +23,7 @@ from kvorum.cli.session import (
 )
 from kvorum.target import Folder
 
-_TOKEN: Final = click.argument("token", metavar="NAME_OR_ID")
+_TOKEN: Final = click.argument("wanted", metavar="NAME_OR_ID")  # not "token", which is the caller's own
 _QUEUE_HELP: Final = "queue or topic; NAME* = all that begin so. May be repeated."
 
 
@@ -120,10 +120,10 @@ async def list_command(options: Options) -> int | None:
 @_TOKEN
 @database_options
 @runs
-async def show_command(options: Options, token: str) -> int | None:
+async def show_command(options: Options, wanted: str) -> int | None:
     """Show a token, without its secret."""
     async with _opened(options) as kv:
-        found = await kv.auth.show(token)
+        found = await kv.auth.show(wanted)
     _print([found], options)
     return None
 
@@ -133,12 +133,12 @@ async def show_command(options: Options, token: str) -> int | None:
 @click.option("--keep", is_flag=True, help="Disable it only, so that it stays in the list, and can be enabled again.")
 @database_options
 @runs
-async def revoke_command(options: Options, token: str, keep: bool) -> int | None:
+async def revoke_command(options: Options, wanted: str, keep: bool) -> int | None:
     """Make a token good for nothing, at once and on all nodes."""
     async with _opened(options) as kv:
-        await (kv.auth.disable(token) if keep else kv.auth.revoke(token))
+        await (kv.auth.disable(wanted) if keep else kv.auth.revoke(wanted))
     if options.as_json:
-        print_json({"token": token, "disabled": keep})
+        print_json({"token": wanted, "disabled": keep})
     return None
 
 
@@ -146,12 +146,12 @@ async def revoke_command(options: Options, token: str, keep: bool) -> int | None
 @_TOKEN
 @database_options
 @runs
-async def enable_command(options: Options, token: str) -> int | None:
+async def enable_command(options: Options, wanted: str) -> int | None:
     """Make a token good again that was revoked with --keep."""
     async with _opened(options) as kv:
-        await kv.auth.disable(token, disabled=False)
+        await kv.auth.disable(wanted, disabled=False)
     if options.as_json:
-        print_json({"token": token, "disabled": False})
+        print_json({"token": wanted, "disabled": False})
     return None
 
 
@@ -162,10 +162,10 @@ async def enable_command(options: Options, token: str) -> int | None:
 )
 @database_options
 @runs
-async def rotate_command(options: Options, token: str, overlap: timedelta) -> int | None:
+async def rotate_command(options: Options, wanted: str, overlap: timedelta) -> int | None:
     """Give a token a new secret and print it."""
     async with _opened(options) as kv:
-        made = await kv.auth.rotate(token, overlap=overlap)
+        made = await kv.auth.rotate(wanted, overlap=overlap)
     _show_new(made, options)
     return None
 
