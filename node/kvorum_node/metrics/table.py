@@ -116,6 +116,7 @@ RAFT: Final = (
     _c("raft_peer_sent_frames", "raft.peer_frames_out", "writes to peers' sockets"),
     _c("raft_peer_bad_inputs", "raft.peer_bad_inputs", "connections to the peer port that spoke nonsense"),
     _c("raft_peer_rejects", "raft.peer_rejects", "peers that were refused, or that refused this node"),
+    _c("raft_peer_wrong_names", "raft.peer_wrong_names", "peers whose certificate names another node"),
     _c("raft_peer_connects", "raft.peer_connects", "connections made with peers"),
     _c("raft_peer_disconnects", "raft.peer_disconnects", "connections with peers that broke"),
 )
@@ -256,13 +257,14 @@ API: Final = (
 )
 
 AUTH: Final = (
-    _c("auth_denied", "node.auth_denied", "calls that were denied", "with tokens"),
+    _c("auth_denied", "node.auth_denied", "calls that were denied"),
     _g(
         "tls_cert_expiry_seconds",
         "node.tls_cert_expiry_seconds",
         "seconds until the certificate in use expires",
         "with TLS",
     ),
+    _c("tls_reload_failures", "node.tls_reload_failures", "times that new certificates could not be read", "with TLS"),
 )
 
 PROCESS: Final = (
