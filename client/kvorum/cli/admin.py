@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster.connection import bearer, describe, open_channel
+from kvorum.cluster.connection import bearer, describe, explain, open_channel
 from kvorum.cluster.route import Address, name, parse
 from kvorum.tls import ChannelTls
 
@@ -167,7 +167,7 @@ class AdminClient:
             _judge(error)
             if error.code() == grpc.StatusCode.UNIMPLEMENTED and "http2 header" not in (error.details() or ""):
                 return "this node is of an older version, without the Admin service"
-            return describe(error)
+            return (await explain(error, address, self._tls))[0]
 
     async def _call(
         self, address: Address, method: str, request: Message, kind: type[_Answer], timeout: float

@@ -99,6 +99,17 @@ def _closed_at_once(error: grpc.RpcError) -> bool:
     return "failed to connect" in details and ("Socket closed" in details or "Connection reset" in details)
 
 
+async def explain(error: grpc.RpcError, address: Address, tls: ChannelTls | None) -> tuple[str, bool]:
+    """What a person wants to know of a call that failed, and whether waiting is pointless unless somebody changes
+    something; may ask the port about TLS."""
+    if _closed_at_once(error):
+        shows = tls is not None and tls.shows_certificate
+        trouble = await tls_trouble.ask(address, secure=tls is not None, shows_certificate=shows)
+        return trouble or describe(error), trouble is not None
+    misfit = error.code() == grpc.StatusCode.UNIMPLEMENTED or tls_trouble.explain(error.details() or "") is not None
+    return describe(error), misfit
+
+
 def is_foreign(error: grpc.RpcError) -> bool:
     """Whether something answered that is no client port: an HTTP server, or gRPC without our service."""
     details = error.details() or ""
@@ -178,15 +189,9 @@ class Connection:
         return frame
 
     async def _explain(self, error: grpc.RpcError) -> tuple[str, bool]:
-        """What is wrong, and whether waiting is pointless unless somebody changes something."""
-        details = error.details() or ""
-        if self._has_socket and _closed_at_once(error):
-            shows = self._tls is not None and self._tls.shows_certificate
-            secure = self._tls is not None
-            trouble = await tls_trouble.ask(self.address, secure=secure, shows_certificate=shows)
-            return trouble or describe(error), trouble is not None
-        misfit = error.code() == grpc.StatusCode.UNIMPLEMENTED or tls_trouble.explain(details) is not None
-        return describe(error), misfit
+        if self._has_socket:
+            return await explain(error, self.address, self._tls)
+        return describe(error), False
 
     def start(
         self,
