@@ -19,7 +19,9 @@ from kvorum_raft.tls import PeerTls
 
 from . import quarantine
 from .api.server import ApiServer
+from .backup.archiver import Archiver, ArchiveSettings
 from .backup.saving import Backups
+from .backup.targets import LocalFolder
 from .config import NodeConfig, listen_parts
 from .front import Front
 from .handover import HandOver
@@ -101,6 +103,7 @@ class Replica:
             least=self._least,
         )
         stack.callback(backups.stop)
+        archiver = self._archiver()
         lease = config.lease_ms / 1000
         service = self._service = NodeService(
             store,
@@ -124,6 +127,7 @@ class Replica:
                 self._scrubber.statistics,
                 self._writeback.statistics,
                 backups.statistics,
+                *(() if archiver is None else (archiver.statistics,)),
                 *(() if tls is None else (tls.statistics,)),
                 self._expiry,
             ),
@@ -148,6 +152,10 @@ class Replica:
         stack.push_async_callback(self._hand_over.stop)
         await api.start()
         stack.push_async_callback(api.stop)
+        if archiver is not None:
+            archiver.start()
+            stack.push_async_callback(archiver.stop)
+        stack.callback(backups.halt)
         if config.http_listen:
             await self._start_http(service, timing.election_max)
         if config.scrub_interval_s:
@@ -180,6 +188,28 @@ class Replica:
         self._stack.push_async_callback(front.close)
         await http.start()
         self._stack.push_async_callback(http.stop)
+
+    def _archiver(self) -> Archiver | None:
+        config = self._config
+        if config.archive is None:
+            return None
+        archiver = Archiver(
+            self._store,
+            lambda: None if self._raft.hollow else self._raft.log,
+            self._backups,
+            LocalFolder(config.archive),
+            config.node_id,
+            ArchiveSettings(
+                every=config.archive_every_s,
+                segment_bytes=config.archive_segment_mb << 20,
+                base_every=config.archive_base_hours * 3600,
+                keep=config.archive_keep_days * 86_400,
+            ),
+            low=self._space.low,
+            skipped=quarantine.read(config.data_dir),
+        )
+        self._raft.hold_log(archiver.bound)
+        return archiver
 
     def _term_at(self, index: int) -> int:
         log = self._raft.log

@@ -83,6 +83,11 @@ class NodeConfig:
     peer_key: Path | None
     peer_ca: Path | None
     insecure: bool
+    archive: Path | None
+    archive_every_s: int
+    archive_segment_mb: int
+    archive_base_hours: int
+    archive_keep_days: int
     root_token: str = field(default="", repr=False)
     """Empty: none is set."""
 
@@ -298,6 +303,21 @@ SETTINGS: tuple[Setting, ...] = (
         "listen beyond this machine without what protects a port there: whoever reaches it may do everything",
         switch=True,
     ),
+    Setting(
+        "archive",
+        _text,
+        None,
+        "folder into which this node copies its log and backups, so that any moment can be restored (default: none)",
+    ),
+    Setting("archive_every_s", _whole(1, 86_400), 10, "what was applied is in the archive after so many seconds"),
+    Setting("archive_segment_mb", _whole(1, 1_024), 16, "or when it has become so many MiB"),
+    Setting("archive_base_hours", _whole(1, 24 * 366), 24, "hours between two backups in the archive"),
+    Setting(
+        "archive_keep_days",
+        _whole(0, 36_600),
+        0,
+        "days that can be restored; what is not needed for that is deleted from the archive (0: nothing is)",
+    ),
 )
 FILES = (
     "kv_connect_token_file",
@@ -309,6 +329,7 @@ FILES = (
     "peer_cert",
     "peer_key",
     "peer_ca",
+    "archive",
 )
 """Settings that are paths; in a configuration file they are relative to its folder."""
 _CLIENTS = frozenset(

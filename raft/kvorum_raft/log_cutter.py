@@ -20,6 +20,11 @@ MAX_HELD: Final = 4
 """Checkpoints that are made while the log waits for a slow follower; then it has to take a snapshot."""
 
 
+def nobody() -> int | None:
+    """Nobody copies the log."""
+    return None
+
+
 class LogCutter:
     """`sending` gives the index of the oldest snapshot that is being sent, if any. `clock` gives seconds."""
 
@@ -39,6 +44,8 @@ class LogCutter:
         self._goal = 0
         self._due = float("-inf")
         self._held = 0
+        self.hold: Callable[[], int | None] = nobody
+        """The last entry that may be cut off, for the sake of somebody who copies the log elsewhere; None: any."""
         self.plan()
 
     def plan(self) -> None:
@@ -59,6 +66,9 @@ class LogCutter:
             return
         self._due = now + PAUSE
         bounds = [self._goal, journal.base_index + AT_ONCE, journal.durable_index, self._core.applied_index]
+        held = self.hold()
+        if held is not None:
+            bounds.append(held)
         sending = self._sending()
         if sending is not None:
             bounds.append(sending)

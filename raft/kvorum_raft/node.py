@@ -130,6 +130,7 @@ class RaftNode:
         self._role_seen: tuple[bool, str | None, Member | None] = (False, None, None)
         self._isolation = Isolation(config.node_id)
         self._waiters = StateWaiters(config.limits.reads)
+        self._hold_log: Callable[[], int | None] | None = None
         self._lock = FolderLock(self._folder)
         self._store: LogStore | None = None
         self._running = False
@@ -186,6 +187,8 @@ class RaftNode:
         empty = formation is None and not stored.configurations
         self._core = self._make_core(identity.incarnation, joining=config.join and empty)
         self._snapshots = self._core.snapshots = self._make_snapshots(checkpoints, background)
+        if self._hold_log is not None:
+            self._snapshots.hold_log(self._hold_log)
         quiet = QuietLog(_log, loop.time)
         self._admissions = Admissions(config, identity, admissions, self._journal, self._core, quiet, self._broadcast)
         self._stepper = Stepper(loop, self._tick, self._core.next_wakeup)
@@ -489,6 +492,11 @@ class RaftNode:
     def log(self) -> LogReader | None:
         """What was applied, as far as it is in the log; None while the node does not run."""
         return LogReader(self._journal, lambda: self._core.applied_index) if self._running else None
+
+    def hold_log(self, bound: Callable[[], int | None]) -> None:
+        """Entries behind this one are not cut off, however many checkpoints cover them; None: they may be. Called
+        often. To be called before `start`."""
+        self._hold_log = bound
 
     def log_latency(self) -> float:
         """Seconds for which the log's write that is under way has lasted. From any thread."""

@@ -266,6 +266,10 @@ class Snapshotting:
 
     # ------------------------------------------------------------------
 
+    def hold_log(self, bound: Callable[[], int | None]) -> None:
+        """See `LogCutter.hold`."""
+        self._cutter.hold = bound
+
     def stop(self) -> None:
         self._background.stop()
         self._sender.stop()

@@ -121,11 +121,12 @@ class AdminClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=kind.FromString,
         )(request, metadata=bearer(self._token))
+        messages = aiter(call)
         try:
             while True:
                 async with asyncio.timeout(patience):
-                    message = await call.read()
-                if message is grpc.aio.EOF:
+                    message = await anext(messages, None)
+                if message is None:
                     return
                 yield message
         except TimeoutError:

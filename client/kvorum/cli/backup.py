@@ -272,6 +272,7 @@ def print_restored(restored: Any, folder: Path, member: Any, as_json: bool) -> N
         "time": moment(restored.time_ms),
         "keys": restored.keys,
         "messages": restored.messages,
+        "bookmark": restored.bookmark.hex(),
         "content_hash": restored.old_hash.hex(),
     }
     if as_json:

@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "top": ("kvorum.cli.top:top_command", "Watch nodes, rates and queues, live."),
     "bench": ("kvorum.cli.bench:bench_command", "Measure how fast a database is from here."),
     "completion": ("kvorum.cli.completion:completion_command", "Let a shell complete commands."),
+    "pitr": ("kvorum.cli.pitr:pitr_group", "Restore any moment from an archive of the log."),
     "backup": ("kvorum.cli.backup:backup_group", "Back a database up to a file, and restore it."),
     "node": ("kvorum.cli.node:node_command", "Run one node of a cluster."),
 }

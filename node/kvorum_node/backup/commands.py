@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -16,14 +17,20 @@ from kvorum_raft.errors import ConfigurationError, RaftError
 from kvorum_raft.seams import Member
 
 from ..config import load
-from ..store import Store, StoreFault
+from ..store import Snapshot, Store, StoreFault
+from .catalog import Catalog, Goal, check_chain, clusters, open_catalog
 from .files import Checked, NewFile, Progress, check, no_progress, read_header
 from .frames import BACKUP, Decoder
+from .prefixes import Counts as Counts
+from .prefixes import PutBack as PutBack
+from .replaying import from_archive, rebuilt
 from .restoring import Build, Restored, from_backup, restore_embedded, restore_node
 from .saving import StoreFacts, spool
+from .targets import LocalFolder
 
 STANDARD: str = "-"
 _FASTEST = 1e12
+_BOOKMARK = re.compile(r"[0-9a-fA-F]{20}\Z")
 
 DAMAGE = (ValueError, StoreFault)
 PROBLEMS = (ValueError, StoreFault, RaftError, OSError)
@@ -154,6 +161,86 @@ def restore_from(build: Build, data_dir: Path, member: Member | None) -> Restore
     return restore_node(build, data_dir, member, now_ms)
 
 
+def archive(folder: Path, cluster: str = "") -> Catalog:
+    """What is in an archive. Raises ValueError, OSError."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no archive at {folder}")
+    return open_catalog(LocalFolder(folder), cluster)
+
+
+def archived_clusters(folder: Path) -> list[Catalog]:
+    """The same of all clusters in it."""
+    target = LocalFolder(folder)
+    return [Catalog(target, cluster_id, files) for cluster_id, files in sorted(clusters(target.names("")).items())]
+
+
+def goal(to: str, moment_ms: int | None, *, latest: bool) -> Goal:
+    """What is to be restored; exactly one of the three is said. Raises ValueError."""
+    if (bool(to) + (moment_ms is not None) + latest) != 1:
+        raise ValueError("say how far: --to BOOKMARK, --time TIME or --latest")
+    if not to:
+        return Goal(time_ms=moment_ms)
+    if not _BOOKMARK.match(to):
+        raise ValueError(f"a bookmark is a versionstamp of 20 hexadecimal digits, got {to!r:.100}")
+    return Goal(stamp=bytes.fromhex(to))
+
+
+def restore_archive(
+    catalog: Catalog, wanted: Goal, data_dir: Path, member: Member | None, progress: Progress = no_progress
+) -> Restored:
+    """Make a folder of the state of a moment."""
+    restored = restore_from(from_archive(catalog, wanted, progress), data_dir, member)
+    return restored._replace(bookmark=min(restored.bookmark, wanted.stamp or restored.bookmark))
+
+
+@contextlib.contextmanager
+def state_of(
+    catalog: Catalog, wanted: Goal, scratch: Path | None, progress: Progress = no_progress
+) -> Iterator[Snapshot]:
+    """The state of a moment, to be read from."""
+    folder = scratch if scratch is not None else Path(tempfile.gettempdir())
+    with rebuilt(from_archive(catalog, wanted, progress), folder) as store, store.snapshot() as snapshot:
+        yield snapshot
+
+
+def verify_archive(
+    catalog: Catalog, scratch: Path | None, *, replay: bool, progress: Callable[[str], None] = lambda _: None
+) -> list[str]:
+    """Read all of it; one line for each problem. With `replay` the oldest base is brought up to the newest entry, and
+    compared with what the nodes had at the end of each segment. Raises OSError."""
+    problems = []
+    folder = scratch if scratch is not None else Path(tempfile.gettempdir())
+    for base in catalog.bases:
+        progress(base.name)
+        try:
+            with catalog.target.get(base.name) as file:
+                check(file, folder)
+        except ValueError as error:
+            problems.append(f"{base.name}: {error}")
+    problems += check_chain(catalog, catalog.segments, lambda segment: progress(segment.name))
+    if replay and not problems:
+        progress("replay")
+        problems += _replayed(catalog, folder)
+    return problems
+
+
+def _replayed(catalog: Catalog, folder: Path) -> list[str]:
+    """From the oldest base of each unbroken run to that run's end."""
+    problems: list[str] = []
+    reached = -1
+    for base in catalog.bases:
+        if base.entry <= reached:
+            continue
+        reached = max([base.entry, *(segment.last for segment in catalog.chain(base.entry))])
+        alone = Catalog(catalog.target, catalog.cluster_id, [base, *catalog.segments])
+        try:
+            with rebuilt(from_archive(alone, Goal()), folder) as store:
+                reached = store.applied_index
+        except (ValueError, StoreFault) as error:
+            problems.append(f"from {base.name} on: {error}")
+    return problems
+
+
 def place(
     config: Path | None, data_dir: Path | None, node_id: str, peer_address: str, client_address: str
 ) -> tuple[Path, Member]:
@@ -162,7 +249,7 @@ def place(
     found: dict[str, str] = {}
     if config is not None:
         try:
-            loaded = load(config, {}, {})
+            loaded = load(config, os.environ, {})
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         own = next(one for one in loaded.members if one.node_id == loaded.node_id)

@@ -22,6 +22,7 @@ from ..store.environment import Environment
 from ..store.host import LinuxHost
 from ..store.refounding import stamp_base_at
 from .files import Progress, check_state, no_progress, unpack
+from .saving import bookmark
 
 WORK: Final = "restoring"
 _ALLOWED: Final = (WORK, "lost+found")
@@ -40,6 +41,8 @@ class Restored(NamedTuple):
     time_ms: int
     keys: int
     messages: int
+    bookmark: bytes
+    """10 bytes: the highest versionstamp of the old cluster that can be in it."""
     old_hash: bytes
     """Content hash before the cluster's id was changed and its sessions were dropped: what the old cluster had."""
 
@@ -114,7 +117,7 @@ def restore_embedded(build: Build, folder: Path, now_ms: int) -> Restored:
 
 
 def _refound(store: Store, now_ms: int) -> Restored:
-    old_hash = store.state_hash()
+    old_hash, old_bookmark = store.state_hash(), bookmark(store.applied_index + store.stamp_base)
     cluster_id, stamp_base = uuid4().bytes, stamp_base_at(now_ms)
     store.refound(cluster_id, stamp_base)
     if store.recompute_hash() != store.state_hash():
@@ -127,6 +130,7 @@ def _refound(store: Store, now_ms: int) -> Restored:
         store.applied_time_ms,
         int(numbers["keys"]),
         int(numbers["messages"]),
+        old_bookmark,
         old_hash,
     )
 

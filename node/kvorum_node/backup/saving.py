@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,11 @@ class StoreFacts:
         self.cluster_id, self.stamp_base, self.data_format = store.cluster_id, store.stamp_base, store.data_format
 
 
+def _close(late: object) -> None:
+    if isinstance(late, Spool):
+        late.close()
+
+
 def bookmark(prefix: int) -> bytes:
     """The highest versionstamp that an entry's commits can have; `prefix` is its index + the stamp base."""
     return prefix.to_bytes(8, "big") + MAX_NUMBER.to_bytes(2, "big")
@@ -149,9 +155,13 @@ class Backups:
         """Bytes that the state of a backup would have now, about."""
         return self._store.size()
 
-    def stop(self) -> None:
-        """What is under way ends with Stopping; returns when no thread runs any more."""
+    def halt(self) -> None:
+        """What is under way ends with Stopping, soon."""
         self._stopping = True
+
+    def stop(self) -> None:
+        """The same; returns when no thread runs any more."""
+        self.halt()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def statistics(self) -> dict[str, float]:
@@ -191,13 +201,14 @@ class Backups:
             yield part
 
     async def _run(self, call: Callable[..., object], *arguments: object) -> bytes:
-        found = await self._in_thread(lambda: call(*arguments), lambda _: None)
+        found = await self._in_thread(lambda: call(*arguments), lambda _: None, lambda: None)
         assert isinstance(found, bytes)
         return found
 
     async def _spool(self) -> Spool:
         image, facts = self._store.image(), StoreFacts(self._store)
-        copier = PipeCopier(self._rate, stopping=lambda: self._stopping)
+        given_up = threading.Event()
+        copier = PipeCopier(self._rate, stopping=lambda: self._stopping or given_up.is_set())
         copier.watch(self._latency)
         term = self._term_at(image.facts.index)
 
@@ -205,21 +216,24 @@ class Backups:
             return spool(image, facts, self._folder, copier, node_id=self._node_id, term=term)
 
         try:
-            made = await self._in_thread(copy, lambda late: late.close() if isinstance(late, Spool) else None)
+            made = await self._in_thread(copy, _close, given_up.set)
         finally:
             image.close()
         assert isinstance(made, Spool)
         return made
 
-    async def _in_thread(self, job: Callable[[], object], drop: Callable[[object], None]) -> object:
-        """What the job returns. Returns after it has ended, even if the caller was cancelled; then what came of it is
-        dropped."""
+    async def _in_thread(
+        self, job: Callable[[], object], drop: Callable[[object], None], give_up: Callable[[], None]
+    ) -> object:
+        """What the job returns. Returns after it has ended, even if the caller was cancelled; then it is asked to give
+        up, and what came of it is dropped."""
         if self._stopping:
             raise Stopping("the node stops")
         work = asyncio.get_running_loop().run_in_executor(self._pool, job)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            give_up()
             await asyncio.wait([work])
             if not work.cancelled() and work.exception() is None:
                 drop(work.result())

@@ -8,7 +8,7 @@ after the transaction was committed.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -79,9 +79,8 @@ class Store:
         self._home = home
         self._slice = slice_size
         self._history_bounds = bounds
-        self._quarantine = {
-            index: frozenset(number for other, number in quarantine if other == index) for index, _ in quarantine
-        }
+        self._quarantine: dict[int, frozenset[int]] = {}
+        self.skip(quarantine)
         self._sessions = Sessions()
         self._held = Held()
         self._applying = False
@@ -89,6 +88,11 @@ class Store:
         """False: entries only say what was leased, not what is delivered with it, which takes a look at each message.
         A matter of this node alone. It counts when an entry begins."""
         self._load()
+
+    def skip(self, commits: Iterable[tuple[int, int]]) -> None:
+        """Commits of entries that are still to come, as `quarantine` of `open`: these as well."""
+        for index, number in commits:
+            self._quarantine[index] = self._quarantine.get(index, frozenset()) | {number}
 
     def _load(self) -> None:
         """Begin where the environment stands."""
