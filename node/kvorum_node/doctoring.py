@@ -4,9 +4,10 @@ import os
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvorum.tls import Tls
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
@@ -41,6 +42,10 @@ class NodeFacts:
     least_free: Callable[[int], int]
     oddities: tuple[tuple[str, str], ...]
     certificates: tuple[Certificate, ...]
+    tls: Tls | None
+    """How the members are spoken to; None: without TLS."""
+    token: str = field(repr=False)
+    """The root token; empty: there is none."""
 
 
 def node_facts(file: Path) -> NodeFacts:
@@ -61,7 +66,19 @@ def node_facts(file: Path) -> NodeFacts:
         (lambda size: config.min_free_mb * MEBIBYTE) if config.min_free_mb else reserve,
         tuple(_oddities(config)),
         tuple(certificates(config)),
+        _to_members(config),
+        config.root_token,
     )
+
+
+def _to_members(config: NodeConfig) -> Tls | None:
+    """As the node itself speaks to its leader."""
+    if config.tls_cert is None:
+        return None
+    ca = config.tls_ca or config.tls_client_ca or config.peer_ca
+    if config.tls_client_ca is None:
+        return Tls(ca)
+    return Tls(ca, config.tls_cert, config.tls_key)
 
 
 def certificates(config: NodeConfig) -> list[Certificate]:

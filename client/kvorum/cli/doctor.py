@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -46,7 +47,7 @@ async def doctor_command(options: Options, config: Path | None) -> int | None:
         findings: list[Finding] = []
         addresses: tuple[Address, ...] = ()
         if config is not None:
-            found, addresses = await _look_at_node(config, options)
+            found, addresses, options = await _look_at_node(config, options)
             findings += found
         if options.url:
             target = options.target
@@ -63,21 +64,25 @@ async def doctor_command(options: Options, config: Path | None) -> int | None:
 # ---- one node's machine
 
 
-async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tuple[Address, ...]]:
-    """What its file says and its machine has, and the addresses of the members."""
+async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tuple[Address, ...], Options]:
+    """What its file says and its machine has; the addresses of the members, and how they are spoken to: as the node
+    itself does, unless that was said."""
     from kvorum_node.doctoring import ConfigurationError, node_facts
 
     try:
         facts = node_facts(file)
     except ConfigurationError as error:
-        return [
-            Finding("configuration", str(file), "FAIL", str(error), "mend it; kvorum node --help has all settings")
-        ], ()
+        return (
+            [Finding("configuration", str(file), "FAIL", str(error), "mend it; kvorum node --help has all settings")],
+            (),
+            options,
+        )
     findings = [Finding("configuration", str(file), "ok", f"node {facts.node_id}, {len(facts.members)} member(s)")]
     findings += [Finding("configuration", str(file), "warn", told, todo) for told, todo in facts.oddities]
     findings += check_loopback([host for _, host, _ in facts.ports], facts.other_hosts)
     findings += await asyncio.to_thread(check_folder, facts.data_dir, facts.least_free)
     members = tuple(address for text in facts.members if (address := parse(text)) is not None)
+    options = replace(options, tls=options.tls or facts.tls, token=options.token or facts.token or None)
     own = parse(facts.client_address)
     told = await ask(own, options) if own is not None else None
     running = told is not None and told.status is not None and told.status.node_id == facts.node_id
@@ -91,7 +96,7 @@ async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tu
         findings.append(certificate_finding(where, one.left))
         if one.doubt:
             findings.append(Finding("certificate", where, "warn", one.doubt, "chmod 600 the key"))
-    return findings, members
+    return findings, members, options
 
 
 def _look_at_folder(target: Folder) -> list[Finding]:

@@ -119,6 +119,8 @@ def _as_json(address: str, answer: pb.StatusResponse | NodeFailed) -> dict[str, 
         "state_hash": answer.state_hash.hex(),
         "version": answer.version,
         "uptime_ms": answer.uptime_ms,
+        "wall_ms": answer.wall_ms or None,
+        "time_ms": answer.time_ms or None,
         "peers": [
             {
                 "node": peer.node_id,
