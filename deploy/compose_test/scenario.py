@@ -34,6 +34,7 @@ async def play(project: Project) -> str:
     await _scraped(project, dict.fromkeys(NODES, 1))
     await _reached(project)
     await _kv_connect(project)
+    await _renewed(project)
     figures = await _under_load(project)
     await _volumes(project)
     if (ROOT / "deploy/prometheus/alerts.yml").exists():
