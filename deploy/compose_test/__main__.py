@@ -16,13 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from . import probe, supplies
 from .steps import Failed, say
 
 INSIDE: Final = 1_200.0
 """Seconds that the inner part may take; each of its steps has a limit of its own."""
+TIDY: Final = 180.0
+"""Seconds in which an interrupted test must have removed what it made in an engine that was there before."""
+ENDING: Final = 30.0
+"""Seconds in which all that ran in namespaces of their own must be gone."""
 EXIT_FAILED: Final = 1
 EXIT_IMPOSSIBLE: Final = 3
 
@@ -88,16 +92,24 @@ def _watch(words: list[str], reason: Path) -> None:
         raise Failed(f"the test took longer than {INSIDE:g} s") from None
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, sealed=words[0] == "unshare")
         _remove_groups(_group())
     if status:
         why = reason.read_text() if reason.exists() else "see above"
         raise Failed(f"the inner part ended with status {status}: {why}")
+
+
+def _end(process: "subprocess.Popen[bytes]", *, sealed: bool) -> None:
+    """Where it has namespaces of its own these end with it, and all that runs in them; an engine that was there before
+    is to be tidied up."""
+    if not sealed:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TIDY)
+        except subprocess.TimeoutExpired:
+            say(f"the inner part does not end within {TIDY:g} s: something may be left in the engine")
+    process.kill()
+    process.wait()
 
 
 @contextmanager
@@ -108,13 +120,7 @@ def _folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, onerror=_stubborn)
-        if folder.exists():
-            raise Failed(f"{folder} cannot be removed")
-
-
-def _stubborn(function: Any, path: str, _: Any) -> None:
-    """What an ending process has removed meanwhile is no trouble; the rest shows itself at the end."""
+        _insist(lambda: shutil.rmtree(folder))
 
 
 def _remove_groups(name: str) -> None:
@@ -123,8 +129,23 @@ def _remove_groups(name: str) -> None:
     for top in [root / name, *(folder / name for folder in root.iterdir() if folder.is_dir())]:
         if top.is_dir() and not top.parent.is_symlink():
             for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
-                folder.rmdir()
-            top.rmdir()
+                _insist(folder.rmdir)
+            _insist(top.rmdir)
+
+
+def _insist(remove: Callable[[], None]) -> None:
+    """What processes that are just ending still use can be removed a moment later. Errors: Failed."""
+    deadline = time.monotonic() + ENDING
+    while True:
+        try:
+            remove()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise Failed(f"left behind: {error}") from None
+        time.sleep(0.1)
 
 
 def _terminated(number: int, _: object) -> None:

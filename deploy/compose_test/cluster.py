@@ -23,7 +23,8 @@ URL: Final = "kvorum://" + ",".join(f"127.0.0.1:{port}" for port in PORTS.values
 PROMETHEUS: Final = "http://127.0.0.1:9090"
 CALL: Final = 60.0
 """Seconds that a short command may take, on a busy machine."""
-SECRETS: Final = ("ca.pem", "root_token", "kv_connect_token")
+ROOT_TOKEN: Final = "root_token"
+SECRETS: Final = ("ca.pem", ROOT_TOKEN, "kv_connect_token")
 """Files of the volume `secrets` that clients need."""
 POLL: Final = 0.2
 
@@ -68,7 +69,7 @@ class Project:
         state = json.loads(text)
         return str(state["Health"]["Status"] if state["Running"] else state["Status"])
 
-    async def wait_healthy(self, *services: str, timeout: float = 90.0) -> None:
+    async def wait_healthy(self, *services: str, timeout: float = 180.0) -> None:
         """Errors: Failed."""
         states: dict[str, str] = {}
         try:
@@ -84,7 +85,7 @@ class Project:
     def logs(self, lines: int = 25) -> str:
         """The last lines of each container, for a failure's report."""
         parts = []
-        for service in ("setup", *NODES, "prometheus"):
+        for service in ("setup", *NODES, "auth", "prometheus"):
             try:
                 done = run(
                     ["sh", "-c", f'docker logs --tail {lines} "$1" 2>&1', "sh", self.container(service)],
@@ -107,14 +108,17 @@ class Project:
         """One of them."""
         return self._folder / name
 
-    def open(self) -> Any:
+    def open(self, token: str | None = ROOT_TOKEN) -> Any:
         """`async with project.open() as kv`: a client outside of the network."""
-        return kvorum.open_kv(URL, tls=self.secret("ca.pem"))
+        if token == ROOT_TOKEN:
+            token = self.secret(ROOT_TOKEN).read_text().strip()
+        return kvorum.open_kv(URL, tls=self.secret("ca.pem"), token=token)
 
     async def command(self, *words: str, timeout: float = CALL) -> str:
         """`kvorum …` outside of the network."""
         program = Path(sys.executable).with_name("kvorum")
-        env = {"KVORUM_URL": URL, "KVORUM_CA_FILE": str(self.secret("ca.pem"))}
+        secrets = {"KVORUM_CA_FILE": "ca.pem", "KVORUM_TOKEN_FILE": ROOT_TOKEN}
+        env = {"KVORUM_URL": URL, **{variable: str(self.secret(name)) for variable, name in secrets.items()}}
         return await run_async([program, *words], timeout=timeout, env=env)
 
     def https(self) -> ssl.SSLContext:

@@ -6,6 +6,8 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from kvorum import errors
+
 from .cluster import NODES, PORTS, SECRETS, Project, fetch, names_shown, prometheus
 from .load import Load, check, check_messages, longest_pause
 from .steps import Failed, say
@@ -34,6 +36,7 @@ async def play(project: Project) -> str:
     await _scraped(project, dict.fromkeys(NODES, 1))
     await _reached(project)
     await _kv_connect(project)
+    await _tokens(project)
     await _renewed(project)
     figures = await _under_load(project)
     await _volumes(project)
@@ -123,6 +126,28 @@ async def _kv_connect(project: Project) -> None:
         if good != 200 or bad not in (401, 403):
             raise Failed(f"{url} answers {good} with the token and {bad} with another one")
     say("KV Connect takes its token and no other, on each node")
+
+
+async def _tokens(project: Project) -> None:
+    """Who has no token may do nothing; who has one does what it is for."""
+    for token in (None, "guessed" * 5):
+        try:
+            async with project.open(token=token) as kv:
+                await kv.set(("compose", "tokens"), 1)
+        except (errors.Unauthenticated, errors.PermissionDenied):
+            pass
+        else:
+            raise Failed(f"a client with the token {token!r} could write")
+    made = json.loads(await project.command("auth", "token", "create", "mine", "--write", '["mine"]', "--json"))
+    async with project.open(token=made["token"]) as kv:
+        await kv.set(("mine", 1), 1)
+        try:
+            await kv.set(("compose", "tokens"), 1)
+        except errors.PermissionDenied:
+            pass
+        else:
+            raise Failed("a token for one prefix could write to another one")
+    say("tokens are asked for, and a token for one prefix writes there alone")
 
 
 async def _renewed(project: Project) -> None:
