@@ -11,14 +11,19 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Backend, Consumer, WriteOutcome
 from kvorum.durations import Duration, seconds
 from kvorum.errors import Closed, InvalidArgument, KvorumError
+from kvorum.tracing import tracing
 
 
 class Link:
     """See the module."""
 
-    __slots__ = ("_closed", "backend", "point", "timeout")
+    __slots__ = ("_closed", "backend", "point", "timeout", "tracing")
 
     def __init__(self, backend: Backend, timeout: float) -> None:
+        self.tracing = tracing()
+        """None unless the program traces."""
+        if self.tracing is not None:
+            backend = self.tracing.around(backend)
         self.backend: Backend = backend
         self.point: Callable[..., Awaitable[bytes]] | None = getattr(backend, "point", None)
         """`PointReader.point`, if the backend has it."""

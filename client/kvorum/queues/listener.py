@@ -31,6 +31,7 @@ from kvorum.queues.delivered import Delivered, cut_reason
 from kvorum.queues.intake import Intake, Make, reason_of, whole_number
 from kvorum.queues.outgoing import queue_name
 from kvorum.queues.settling import Settler
+from kvorum.tracing import Tracing
 
 logger = logging.getLogger("kvorum")
 
@@ -113,6 +114,7 @@ class Listener(Generic[M]):
         self._argument = argument
         self._terms = terms
         self._timeout = link.timeout
+        self._tracing = link.tracing
         self._batch_wait = terms.wait()
         self._intake = Intake(
             link,
@@ -266,9 +268,12 @@ class Listener(Generic[M]):
         if messages:
             verdict = _DONE
             try:
-                outcome = self._handler(self._argument(messages))
-                if inspect.isawaitable(outcome):
-                    await outcome
+                if self._tracing is None:
+                    outcome = self._handler(self._argument(messages))
+                    if inspect.isawaitable(outcome):
+                        await outcome
+                else:
+                    await self._handle_traced(messages, self._tracing)
             except asyncio.CancelledError as error:
                 verdict = self._cancelled(messages, error, task)
             except Exception as error:  # noqa: BLE001  # whatever a handler raises is the verdict, and logged
@@ -278,6 +283,12 @@ class Listener(Generic[M]):
                 await self._settle(unsettled, verdict)
         for delivery in group:
             intake.finish(delivery)
+
+    async def _handle_traced(self, messages: list[M], tracing: Tracing) -> None:
+        with tracing.handling(self._terms.queue, messages):
+            outcome = self._handler(self._argument(messages))
+            if inspect.isawaitable(outcome):
+                await outcome
 
     def _cancelled(self, messages: list[M], error: asyncio.CancelledError, task: "asyncio.Task[None]") -> _Verdict:
         if self._impatient:

@@ -1,6 +1,7 @@
 """Handlers of a blocking client: each call in a thread."""
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,9 @@ class HandlerThreads:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="kvorum-handler")
 
     async def __call__(self, message: Any) -> object:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._handle, message)
+        # With the context of this call, in which the span of the handler is the current one, say.
+        run = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run, self._handle, message)
 
     def _handle(self, message: Any) -> object:
         self._handling.active = True

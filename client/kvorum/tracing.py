@@ -1,0 +1,210 @@
+"""Spans for OpenTelemetry, if the program traces: `pip install kvorum[otel]`, and a tracer provider that is set before
+the database is opened. Otherwise nothing of this is called, nor imported.
+
+Each call to the database is a client span `kvorum.get`, `kvorum.set`, `kvorum.commit` …, sends are producer spans, and
+the call of a queue's handler is a consumer span `kvorum.process`. A message carries the W3C trace context of whoever
+sent it in its headers (`traceparent`, `tracestate`), unless it has one, and its handler's span links to that; it is no
+child of it, since a message may be handled hours later, and again. Keys and values do not appear in spans.
+
+Spans are made around the backend, so there is one place that all calls of both clients pass.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from kvorum import limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum._version import __version__
+from kvorum.backend import Backend, Consumer, WriteOutcome
+from kvorum.errors import KvorumError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from kvorum.queues.delivered import Delivered
+
+Attributes = dict[str, str | int]
+
+_CHOSEN: Final = "OTEL_PYTHON_TRACER_PROVIDER"
+"""Variable that makes the library set a provider by itself."""
+_CONTEXT: Final = ("traceparent", "tracestate")
+_SYSTEM: Final = "kvorum"
+_MAX_LINKS: Final = 128
+"""Of one span: as many as OpenTelemetry keeps by default."""
+_ROOM: Final = 1_024
+"""Bytes that the context adds to a message, at most."""
+
+
+def tracing() -> "Tracing | None":
+    """None unless the program traces. A program that has not imported OpenTelemetry does not."""
+    if "opentelemetry.trace" not in sys.modules and _CHOSEN not in os.environ:
+        return None
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return Tracing()
+
+
+class Tracing:
+    """Made only if `opentelemetry-api` is there."""
+
+    def __init__(self) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("kvorum", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def around(self, backend: Backend) -> Backend:
+        """The same backend, with spans."""
+        return TracedBackend(backend, self)
+
+    @contextmanager
+    def call(self, name: str, attributes: "Attributes | None" = None, *, sends: bool = False) -> "Iterator[Span]":
+        """A span of a call; what is raised is noted in it."""
+        kind = self._trace.SpanKind.PRODUCER if sends else self._trace.SpanKind.CLIENT
+        told = {"db.system.name": _SYSTEM, **(attributes or {})}
+        with self._tracer.start_as_current_span(f"kvorum.{name}", kind=kind, attributes=told) as span:
+            try:
+                yield span
+            except KvorumError as error:
+                span.set_attribute("kvorum.outcome", str(error.outcome))
+                raise
+
+    @contextmanager
+    def handling(self, queue: str, messages: "Sequence[Delivered]") -> Iterator[None]:
+        """The span of a handler's call, linked to those in which its messages were sent."""
+        links = []
+        for message in messages[:_MAX_LINKS]:
+            sent = self._trace.get_current_span(self._propagator.extract(dict(message.headers))).get_span_context()
+            if sent.is_valid:
+                links.append(self._trace.Link(sent))
+        told = _messaging("process", queue) | {"messaging.batch.message_count": len(messages)}
+        if len(messages) == 1:
+            told |= {"messaging.message.id": messages[0].id, "kvorum.attempt": messages[0].attempt}
+            del told["messaging.batch.message_count"]
+        kind = self._trace.SpanKind.CONSUMER
+        with self._tracer.start_as_current_span("kvorum.process", kind=kind, attributes=told, links=links):
+            yield
+
+    def inject(self, message: pb.Enqueue) -> None:
+        """Put the current context into a message's headers, unless there is one or no room."""
+        headers = pb.Headers.FromString(message.headers)
+        if any(name in headers.fields for name in _CONTEXT):
+            return
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        for name, text in carrier.items():
+            headers.fields[name] = text
+        data = headers.SerializeToString(deterministic=True)
+        if len(data) <= limits.MAX_HEADERS_SIZE and len(data) - len(message.headers) <= _ROOM:
+            message.headers = data
+
+
+class TracedBackend:
+    """`kvorum.backend.Backend` around another one."""
+
+    def __init__(self, inner: Backend, spans: Tracing) -> None:
+        self._inner = inner
+        self._spans = spans
+        point = getattr(inner, "point", None)
+        if point is not None:
+            self._inner_point: Callable[..., Awaitable[bytes]] = point
+            self.point = self._point
+        """As the inner one has it, or not."""
+
+    async def _point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
+        with self._spans.call("get"):
+            return await self._inner_point(key, consistency, max_age_ms, timeout=timeout)
+
+    async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+        with self._spans.call(_name_of_read(read)):
+            return await self._inner.read(read, timeout=timeout)
+
+    async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:
+        write = pb.AtomicWrite.FromString(op)
+        name = _name_of_write(write)
+        with self._spans.call(name, _facts(write), sends=name == "send") as span:
+            if write.enqueues and len(op) + _ROOM * len(write.enqueues) <= limits.MAX_TOTAL_WRITE_SIZE:
+                for message in write.enqueues:
+                    self._spans.inject(message)
+                op = write.SerializeToString()
+            outcome = await self._inner.write(op, timeout=timeout)
+            if outcome.result.outcome != pb.OUTCOME_DONE:
+                span.set_attribute("kvorum.outcome", pb.Outcome.Name(outcome.result.outcome))
+            return outcome
+
+    def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        """No span: it lasts."""
+        return self._inner.watch(keys)
+
+    def watch_range(self, start: bytes, end: bytes, *, since: bytes, keys_only: bool) -> AsyncIterator[pb.WatchEvent]:
+        """No span: it lasts."""
+        return self._inner.watch_range(start, end, since=since, keys_only=keys_only)
+
+    async def consume(
+        self, queue: str, *, credits: int, concurrency: int, deliver: Callable[[pb.Delivery], None], **more: Any
+    ) -> Consumer:
+        """No span: it lasts."""
+        return await self._inner.consume(queue, credits=credits, concurrency=concurrency, deliver=deliver, **more)
+
+    async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
+        with self._spans.call(call.WhichOneof("call") or "queue_call"):
+            return await self._inner.queue_call(call, timeout=timeout)
+
+    async def status(self, *, timeout: float) -> pb.StatusResponse:
+        with self._spans.call("status"):
+            return await self._inner.status(timeout=timeout)
+
+    def statistics(self) -> Mapping[str, float]:
+        """Of the inner one."""
+        figures: Callable[[], Mapping[str, float]] = getattr(self._inner, "statistics", dict)
+        return figures()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _name_of_read(read: pb.Read) -> str:
+    if read.ranges:
+        return "count" if all(selected.count_only for selected in read.ranges) else "list"
+    if read.with_expiry:
+        return "expires_in"
+    return "get" if len(read.keys) == 1 else "get_many"
+
+
+def _name_of_write(write: pb.AtomicWrite) -> str:
+    mutations, messages, settles = len(write.mutations), len(write.enqueues), len(write.settles)
+    if write.checks or bool(mutations) + bool(messages) + bool(settles) != 1:
+        return "commit"
+    if messages:
+        return "send"
+    if settles:
+        return "settle"
+    if mutations > 1:
+        return "commit"
+    name = pb.MutationType.Name(write.mutations[0].type).removeprefix("MUTATION_TYPE_").lower()
+    return "sum" if name == "add" else name  # the wire's name of what `sum` asks for
+
+
+def _facts(write: pb.AtomicWrite) -> Attributes:
+    counts = {"checks": len(write.checks), "mutations": len(write.mutations), "settles": len(write.settles)}
+    found: Attributes = {f"kvorum.{name}": count for name, count in counts.items() if count}
+    if write.enqueues:
+        places = {message.topic or message.queue for message in write.enqueues}
+        if len(places) == 1:
+            found |= _messaging("send", places.pop())
+        found["messaging.batch.message_count"] = len(write.enqueues)
+    return found
+
+
+def _messaging(operation: str, place: str) -> Attributes:
+    return {"messaging.system": _SYSTEM, "messaging.operation.type": operation, "messaging.destination.name": place}

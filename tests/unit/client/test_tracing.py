@@ -1,0 +1,221 @@
+"""Spans of OpenTelemetry, kept in memory."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import kvorum
+import kvorum.sync
+from kvorum import errors, limits
+from kvorum._proto import kvorum_pb2 as pb
+from kvorum.tracing import TracedBackend, Tracing
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """A provider that is set for this test only; the library allows it to be set once in a process."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    return exporter
+
+
+def named(spans: InMemorySpanExporter, *names: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if not names or span.name in names]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+async def test_calls_are_spans(spans: InMemorySpanExporter) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        await kv.set(("secret", 1), "hidden")
+        await kv.get(("secret", 1))
+        await kv.get_many([("a",), ("b",)])
+        await kv.expires_in(("a",))
+        await kv.count(("secret",))
+        assert [entry.value async for entry in kv.list(("secret",))] == ["hidden"]
+        await kv.atomic().sum(("n",), 1).commit()
+        await kv.atomic().set(("a",), 1).set(("b",), 2).commit()
+        missed = await kv.atomic().check(kvorum.Entry(("a",), None, None)).set(("a",), 2).commit()
+        assert not missed
+        await kv.delete(("a",))
+        await kv.queues()
+    assert [span.name for span in named(spans)] == [
+        *("kvorum.set", "kvorum.get", "kvorum.get_many", "kvorum.expires_in", "kvorum.count", "kvorum.list"),
+        *("kvorum.sum", "kvorum.commit", "kvorum.commit", "kvorum.delete", "kvorum.queues"),
+    ]
+    assert {span.kind for span in named(spans)} == {trace.SpanKind.CLIENT}
+    plain, missed_span = named(spans, "kvorum.commit")
+    assert attributes(plain) == {"db.system.name": "kvorum", "kvorum.mutations": 2}
+    assert attributes(missed_span)["kvorum.outcome"] == "OUTCOME_CHECK_FAILED"
+    assert "secret" not in str([span.to_json() for span in named(spans)])
+    assert "hidden" not in str([span.to_json() for span in named(spans)])
+
+
+async def test_a_call_is_a_child_of_the_current_span(spans: InMemorySpanExporter) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        with trace.get_tracer("app").start_as_current_span("request") as parent:
+            await asyncio.gather(kv.set(("a",), 1), kv.set(("b",), 2))
+    for span in named(spans, "kvorum.set"):
+        assert span.parent is not None and span.parent.span_id == parent.get_span_context().span_id
+
+
+async def test_errors_are_noted(spans: InMemorySpanExporter) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        await kv.set(("text",), "x")
+        with pytest.raises(errors.KvorumError):
+            await kv.atomic().sum(("text",), 1).commit()
+    (span,) = named(spans, "kvorum.sum")
+    # judged by the node, so the call itself is answered
+    assert attributes(span)["kvorum.outcome"].startswith("OUTCOME_")
+
+    class Broken:
+        async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+            raise errors.Unavailable("nobody is there")
+
+    with pytest.raises(errors.Unavailable):
+        await TracedBackend(Broken(), Tracing()).read(pb.Read(keys=[b"k"]), timeout=1)  # type: ignore[arg-type]
+    (span,) = named(spans, "kvorum.get")
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert [event.name for event in span.events] == ["exception"]
+
+
+async def test_a_handler_is_linked_to_who_sent_the_message(spans: InMemorySpanExporter) -> None:
+    handled = asyncio.Event()
+    inner: list[trace.SpanContext] = []
+
+    async def handle(value: object) -> None:
+        inner.append(trace.get_current_span().get_span_context())
+        handled.set()
+
+    async with kvorum.open_kv(":memory:") as kv:
+        with trace.get_tracer("app").start_as_current_span("request"):
+            await kv.queue("mail").send("hello", headers={"kind": "welcome"})
+        listening = asyncio.create_task(kv.listen_queue(handle, queue="mail"))
+        await handled.wait()
+    await listening
+    (sent,) = named(spans, "kvorum.send")
+    (processed,) = named(spans, "kvorum.process")
+    assert sent.kind is trace.SpanKind.PRODUCER and processed.kind is trace.SpanKind.CONSUMER
+    assert attributes(sent)["messaging.destination.name"] == "mail"
+    assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
+    assert [link.context.trace_id for link in processed.links] == [sent.context.trace_id]
+    assert processed.parent is None, "it may be handled hours later"
+    assert attributes(processed)["kvorum.attempt"] == 1
+    assert len(attributes(processed)["messaging.message.id"]) == 24
+    assert inner[0].span_id == processed.context.span_id
+
+
+async def test_a_batch_is_linked_to_all_its_senders(spans: InMemorySpanExporter) -> None:
+    seen: list[int] = []
+    handled = asyncio.Event()
+
+    async def handle(messages: Sequence[Any]) -> None:
+        seen.append(len(messages))
+        if sum(seen) == 3:
+            handled.set()
+
+    async with kvorum.open_kv(":memory:") as kv:
+        for number in range(3):
+            await kv.queue("mail").send(number)
+        listening = asyncio.create_task(kv.queue("mail").listen(handle, batch=10, batch_wait=50))
+        await handled.wait()
+    await listening
+    links = [link.context.span_id for span in named(spans, "kvorum.process") for link in span.links]
+    assert sorted(links) == sorted(span.context.span_id for span in named(spans, "kvorum.send"))
+
+
+async def test_a_failing_handler_is_an_error_of_its_span(
+    spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled = asyncio.Event()
+
+    async def handle(value: object) -> None:
+        handled.set()
+        raise ValueError("no")
+
+    async with kvorum.open_kv(":memory:") as kv:
+        await kv.enqueue(1, backoff_schedule=[])
+        listening = asyncio.create_task(kv.listen_queue(handle))
+        await handled.wait()
+    await listening
+    (span,) = named(spans, "kvorum.process")
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert "Exception in queue handler" in caplog.text
+
+
+def test_threads_of_the_blocking_client_have_the_context(spans: InMemorySpanExporter) -> None:
+    inner: list[trace.SpanContext] = []
+    with kvorum.sync.open_kv(":memory:") as kv:
+
+        def handle(value: object) -> None:
+            inner.append(trace.get_current_span().get_span_context())
+            kv.set(("done",), value)
+
+        with trace.get_tracer("app").start_as_current_span("request") as parent:
+            kv.enqueue("x")
+        listening = threading.Thread(target=kv.listen_queue, args=(handle,))
+        listening.start()
+        for (done,) in kv.watch([("done",)]):
+            if done.value is not None:
+                break
+    listening.join()
+    (sent,) = named(spans, "kvorum.send")
+    (processed,) = named(spans, "kvorum.process")
+    assert sent.parent is not None and sent.parent.span_id == parent.get_span_context().span_id
+    assert inner == [processed.context]
+    (stored,) = named(spans, "kvorum.set")
+    assert stored.parent is not None and stored.parent.span_id == processed.context.span_id
+
+
+def test_a_context_that_is_there_is_kept_and_one_without_room_left_out(spans: InMemorySpanExporter) -> None:
+    tracing = Tracing()
+    with trace.get_tracer("app").start_as_current_span("request"):
+        own = pb.Enqueue(headers=pb.Headers(fields={"traceparent": PARENT}).SerializeToString())
+        before = own.headers
+        tracing.inject(own)
+        assert own.headers == before
+        full = pb.Enqueue(headers=pb.Headers(fields={"x": "y" * (limits.MAX_HEADERS_SIZE - 20)}).SerializeToString())
+        before = full.headers
+        tracing.inject(full)
+        assert full.headers == before
+        bare = pb.Enqueue()
+        tracing.inject(bare)
+        assert pb.Headers.FromString(bare.headers).fields["traceparent"].startswith("00-")
+    nothing = pb.Enqueue()
+    tracing.inject(nothing)
+    assert nothing.headers == b"", "outside of any span there is no context"
+
+
+async def test_without_a_provider_nothing_is_traced() -> None:
+    """The library is there, and imported by this module."""
+    async with kvorum.open_kv(":memory:") as kv:
+        assert kv.link.tracing is None
+        assert not isinstance(kv.link.backend, TracedBackend)
+
+
+def test_a_program_that_does_not_trace_does_not_import_the_library() -> None:
+    program = """
+import asyncio, sys, kvorum
+async def main():
+    async with kvorum.open_kv(":memory:") as kv:
+        await kv.set(("a",), 1)
+        await kv.enqueue(1)
+asyncio.run(main())
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
