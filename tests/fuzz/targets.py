@@ -21,6 +21,7 @@ TARGETS: Final = (
     "requests",
     "wire",
     "frames",
+    "archived",
 )
 
 

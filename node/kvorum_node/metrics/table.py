@@ -281,6 +281,25 @@ PROCESS: Final = (
     Family("process_max_fds", "gauge", "how many it may open"),
 )
 
+ARCHIVE: Final = "with `archive`"
+BACKUP: Final = (
+    _g("backups_under_way", "node.backups_under_way", "backups of this node that are being made or sent"),
+    _c("backups_made", "node.backups", "backups that were sent whole, bases of the archive included"),
+    _c("backup_failures", "node.backup_failures", "backups that were given up, by the node or by who asked for them"),
+    _g(
+        "backup_last_time_seconds", "node.backup_time_seconds", "when the last one was whole, Unix seconds; 0: none yet"
+    ),
+    _g("archive_entry", "node.archive_entry", "the last entry that is in the archive", ARCHIVE),
+    _g("archive_lag_entries", "node.archive_lag_entries", "entries that were applied and are not in it", ARCHIVE),
+    _g("archive_age_seconds", "node.archive_age_seconds", "for how long some of them have not been in it", ARCHIVE),
+    _g("archive_base_age_seconds", "node.archive_base_age_seconds", "age of the newest base in it; 0: none", ARCHIVE),
+    _c("archive_segments", "node.archive_segments", "segments of the log that were archived", ARCHIVE),
+    _c("archive_bases", "node.archive_bases", "bases that were archived", ARCHIVE),
+    _c("archive_bytes", "node.archive_bytes", "bytes of both", ARCHIVE),
+    _c("archive_gaps", "node.archive_gaps", "gaps: entries that were cut off before they were archived", ARCHIVE),
+    _c("archive_failures", "node.archive_failures", "times that the archive could not be written", ARCHIVE),
+)
+
 SECTIONS: Final = {
     "Raft": RAFT,
     "Storage": STORAGE,
@@ -288,6 +307,7 @@ SECTIONS: Final = {
     "Queues": QUEUE,
     "API": API,
     "Security": AUTH,
+    "Backups": BACKUP,
     "Process": PROCESS,
 }
 FAMILIES: Final = {family.name: family for rows in SECTIONS.values() for family in rows}
