@@ -33,6 +33,7 @@ from kvorum.queues.infos import Misfire, QueueStats, ScheduleInfo, TopicInfo
 from kvorum.queues.listener import DEFAULT_CONCURRENCY, Terms
 from kvorum.queues.outgoing import SendOptions
 from kvorum.queues.threads import HandlerThreads
+from kvorum.sync_auth import Auth
 from kvorum.tls import TlsOption
 from kvorum.transaction import DEFAULT_ATTEMPTS
 from kvorum.watch import Watch as AsyncWatch
@@ -50,6 +51,8 @@ class Kv:
         self._closing: Future[None] | None = None
         self._handling = threading.local()
         self._make = message_maker(background)
+        self.auth = Auth(kv.auth, background)
+        """Tokens, of a cluster."""
 
     # ---- reading
 

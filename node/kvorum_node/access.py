@@ -117,6 +117,10 @@ class Access:
             self._require(caller, auth, now_ms)
         return caller.principal(auth, now_ms)
 
+    def problem(self, caller: Caller) -> str:
+        """Why it is nobody now; empty: it is somebody."""
+        return caller.problem(self._store.auth, self._now_ms())
+
     def rights(self, caller: Caller) -> Rights:
         """What it may do now. Raises Unauthenticated."""
         auth = self._store.auth

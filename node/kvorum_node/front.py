@@ -19,16 +19,20 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Consumer, WriteOutcome
 from kvorum.cluster import Address, ClusterBackend
 
+from .access import INSIDER, Caller
 from .lists import ListJob
 from .range_reader import RangeReader
 from .reads import PendingRead
 from .service import NodeService
+from .store.rights import Rights, for_keys
 
 FIRST_PAUSE: Final = 0.02
 MAX_PAUSE: Final = 0.25
 """Seconds before a refused read is tried again; sooner if the leader changes."""
 WOKEN: Final = 8
 """Watchers woken in one turn of the loop: each builds and sends a frame, 0.1 ms and more."""
+MAX_TOKENS: Final = 64
+"""Tokens with which is written through one node at a time."""
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds that one round of connecting the session client may take."""
 
@@ -42,11 +46,18 @@ class Front:
         service: NodeService,
         addresses: Sequence[Address],
         *,
-        connect: Callable[[Sequence[Address]], ClusterBackend] = ClusterBackend,
+        connect: Callable[..., ClusterBackend] = ClusterBackend,
+        token: str = "",
     ) -> None:
+        """`token`: whose writes these are; empty: this node's."""
         self._service = service
         self._addresses = list(addresses)
         self._connect = connect
+        self._token = token
+        self._others: dict[str, Front] = {}
+        """Of other tokens, the one that was used last last."""
+        self._writing = 0
+        self._closing: set[asyncio.Task[None]] = set()
         self._client: ClusterBackend | None = None
         self._opening: asyncio.Task[ClusterBackend] | None = None
         self._closed = False
@@ -108,6 +119,7 @@ class Front:
         deadline = loop.time() + timeout
         while True:
             client = self._client or await self._opened(deadline - loop.time())
+            self._writing += 1
             try:
                 return await client.write(op, timeout=max(0.001, deadline - loop.time()))
             except errors.Closed as error:
@@ -115,14 +127,30 @@ class Front:
                 if self._closed or error.outcome != "not applied" or client is not self._client:
                     raise
                 self._client = None
+            finally:
+                self._writing -= 1
 
-    async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+    async def watch(self, keys: Sequence[bytes], caller: Caller = INSIDER) -> AsyncIterator[Sequence[pb.KvEntry]]:
         """See `Backend.watch`. Ends with Unavailable when this node loses its leader for long or stops: the watcher
-        starts again, here or elsewhere, and misses intermediate states only. Until its first snapshot it is held."""
+        starts again, here or elsewhere, and misses intermediate states only. Until its first snapshot it is held. Ends
+        with Unauthenticated or PermissionDenied when the caller may not read the keys any more."""
         self._check_open()
         if len(keys) > limits.MAX_WATCHED_KEYS:
             raise errors.LimitExceeded("MAX_WATCHED_KEYS", limits.MAX_WATCHED_KEYS, len(keys))
         service, wake = self._service, asyncio.Event()
+        missing = partial(for_keys, keys=keys)
+        stop_listening = service.access.listen(wake.set) if caller is not INSIDER else None
+        try:
+            async for entries in self._watch(keys, wake, lambda: self.check(caller, missing)):
+                yield entries
+        finally:
+            if stop_listening is not None:
+                stop_listening()
+
+    async def _watch(
+        self, keys: Sequence[bytes], wake: asyncio.Event, check: Callable[[], None]
+    ) -> AsyncIterator[Sequence[pb.KvEntry]]:
+        service = self._service
         while True:
             news = self._news
             unreadable = service.unreadable()
@@ -132,6 +160,7 @@ class Front:
                     while not watch.ended:
                         await wake.wait()
                         wake.clear()
+                        check()
                         if watch.dirty:
                             yield service.hub.take(watch)[0]
                     if watch.open:
@@ -193,6 +222,8 @@ class Front:
         self._closed = True
         self._stop_listening()
         self._tell()
+        for other in self._others.values():
+            await other.close()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
@@ -200,6 +231,31 @@ class Front:
             await self._client.close()
 
     # ---- beyond it
+
+    def of(self, token: str) -> "Front":
+        """The same for the writes of a token; empty: for this node's."""
+        if not token or token == self._token:
+            return self
+        front = self._others.pop(token, None)
+        if front is None:
+            self._make_room()
+            front = Front(self._service, self._addresses, connect=self._connect, token=token)
+        self._others[token] = front
+        return front
+
+    def _make_room(self) -> None:
+        """Each has a session and a connection to the leader: those that were not used for longest give way."""
+        idle = [token for token, other in self._others.items() if not other._writing and other._opening is None]
+        for token in idle[: max(0, len(self._others) + 1 - MAX_TOKENS)]:
+            task = asyncio.get_running_loop().create_task(self._others.pop(token).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        if len(self._others) >= 2 * MAX_TOKENS:
+            raise errors.Overloaded(f"more than {2 * MAX_TOKENS} tokens are being written with on this node")
+
+    def check(self, caller: Caller, missing: Callable[[Rights], str]) -> None:
+        """See `Access.check`."""
+        self._service.access.check(caller, missing)
 
     @property
     def cluster_id(self) -> bytes:
@@ -272,7 +328,7 @@ class Front:
                 raise errors.Unavailable(f"{error}; not applied")
 
     async def _open(self) -> ClusterBackend:
-        client = self._connect(self._addresses)
+        client = self._connect(self._addresses, token=self._token) if self._token else self._connect(self._addresses)
         await client.open(CONNECT_TIMEOUT)
         return client
 

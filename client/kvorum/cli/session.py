@@ -169,8 +169,10 @@ def _runs(action: Callable[..., Awaitable[int | None]], *, url_is_needed: bool) 
 
 
 def tls_options(function: Callable[P, None]) -> Callable[P, None]:
-    """How the nodes are spoken to."""
+    """How the nodes are spoken to, and in whose name."""
     for option in (
+        click.option("--token", help="Who asks: kvo_…; better $KVORUM_TOKEN or a file, since others see arguments."),
+        click.option("--token-file", metavar="FILE", help="The file that holds it; default $KVORUM_TOKEN_FILE."),
         click.option(
             "--server-name",
             envvar=NAME_VARIABLE,
@@ -201,8 +203,6 @@ def database_options(function: Callable[P, None]) -> Callable[P, None]:
     """The options that every command has."""
     for option in (
         tls_options,
-        click.option("--token", help="Who asks: kvo_…; better $KVORUM_TOKEN or a file, since others see arguments."),
-        click.option("--token-file", metavar="FILE", help="The file that holds it; default $KVORUM_TOKEN_FILE."),
         click.option("--py", "python", is_flag=True, help="Keys and values are Python literals: ('a', 1)."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
         click.option(

@@ -19,23 +19,27 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Final
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.rights import denied
 from kvorum_raft.histogram import Histogram
 
 from .. import request_ids
+from ..access import Caller
 from ..front import Front
 from ..slow import Facts, SlowLog
+from ..store.rights import for_keys, for_read
 from . import datapath, metadata, relabel
 from .budget import Budget, Share
 from .gate import Gate
 from .health import Health
 from .message import OCTETS, PROTOBUF, Refusal, Request, Response, text, unavailable
 from .metrics import Metrics
-from .tokens import Tokens
+from .tokens import Tokens, refusal_of
 from .watching import frames
 
 logger = logging.getLogger("kvorum.http")
@@ -230,7 +234,7 @@ class App:
     # ---- KV Connect
 
     async def _metadata(self, request: Request) -> Response:
-        token = self._tokens.check(request)
+        token = self._tokens.check(request).text
         if not self._front.cluster_id and not await self._front.leader_known(self._held):
             raise unavailable("this node is in no cluster yet")
         self._counts["metadata"] += 1
@@ -238,15 +242,19 @@ class App:
 
     async def _read(self, request: Request) -> Response:
         self._check(request)
+        caller = self._tokens.check(request).caller
         wanted = datapath.read_of(request.body)
         self._counts["reads"] += 1
         relabelling = self._relabelling(request)
         points = datapath.points_of(wanted)
-        response = None if points is None else await self._points(points, relabelling)
-        return response or await self._list(datapath.ranges_of(wanted), relabelling)
+        response = None if points is None else await self._points(points, relabelling, caller)
+        return response or await self._list(datapath.ranges_of(wanted), relabelling, caller)
 
-    async def _points(self, points: datapath.Points, relabelling: Callable[[bytes], bytes] | None) -> Response | None:
+    async def _points(
+        self, points: datapath.Points, relabelling: Callable[[bytes], bytes] | None, caller: Caller
+    ) -> Response | None:
         entries = (await self._front.read(points.read, timeout=self._held)).entries
+        self._front.check(caller, partial(for_read, read=points.read))
         if not points.certain and not all(entry.versionstamp for entry in entries):
             return None
         if relabelling is not None:
@@ -260,7 +268,7 @@ class App:
         share.take(size)
         return Response(200, PROTOBUF, chunks, on_done=share.release)
 
-    async def _list(self, read: pb.Read, relabelling: Callable[[bytes], bytes] | None) -> Response:
+    async def _list(self, read: pb.Read, relabelling: Callable[[bytes], bytes] | None, caller: Caller) -> Response:
         """Slices are encoded as they come, so nothing is held twice; and only some lists are read at a time, since
         each has a slice under way that nobody has counted yet."""
         deadline = self._loop.time() + self._held
@@ -290,6 +298,7 @@ class App:
             raise unavailable("too many lists are being read") from None
         try:
             await self._front.read_slices(read, take, timeout=max(0.001, deadline - self._loop.time()))
+            self._front.check(caller, partial(for_read, read=read))
         except BaseException:
             share.release()
             raise
@@ -299,6 +308,7 @@ class App:
 
     async def _write(self, request: Request) -> Response:
         self._check(request)
+        shown = self._tokens.check(request)
         wanted = datapath.write_of(request.body)
         self._counts["writes"] += 1
         loop = self._loop
@@ -313,7 +323,7 @@ class App:
         except TimeoutError:
             raise unavailable(f"{self._gate.waiting:,} writes are waiting; not applied") from None
         try:
-            outcome = await self._front.write(op, timeout=max(0.001, deadline - loop.time()))
+            outcome = await self._front.of(shown.writes_as).write(op, timeout=max(0.001, deadline - loop.time()))
         except errors.KvorumError:
             raise
         except Exception:  # as below, but it may have been carried out, and clients repeat what 500 was said to
@@ -325,6 +335,8 @@ class App:
         result = outcome.result
         if result.outcome == pb.OUTCOME_QUEUE_FULL:
             raise unavailable(result.message)  # certainly not done, and clients repeat it
+        if result.outcome == pb.OUTCOME_DENIED:
+            raise refusal_of(denied(result.message))
         if result.outcome not in _ANSWERED:
             raise Refusal(400, result.message)
         return Response(200, PROTOBUF, (datapath.write_output(result, outcome.versionstamp),))
@@ -341,13 +353,17 @@ class App:
         if self._watches[request.connection] >= MAX_CONNECTION_WATCHES:
             # Repeating it would be pointless, and 503 is repeated for ever.
             raise Refusal(400, f"One connection can have {MAX_CONNECTION_WATCHES} watches.")
-        return Response(200, OCTETS, stream=self._watching(keys, request))
+        caller = self._tokens.check(request).caller
+        self._front.check(caller, partial(for_keys, keys=keys))
+        return Response(200, OCTETS, stream=self._watching(keys, request, caller))
 
-    async def _watching(self, keys: list[bytes], request: Request) -> AsyncGenerator[bytes, None]:
+    async def _watching(self, keys: list[bytes], request: Request, caller: Caller) -> AsyncGenerator[bytes, None]:
         self._watches[request.connection] += 1
         share = Share(self._answers)
         try:
-            async with aclosing(frames(self._front.watch(keys), self._relabelling(request), self._rng)) as stream:
+            async with aclosing(
+                frames(self._front.watch(keys, caller), self._relabelling(request), self._rng)
+            ) as stream:
                 async for frame in stream:
                     share.take(len(frame))
                     yield frame
@@ -402,6 +418,8 @@ def _refusal_of(error: errors.KvorumError) -> Refusal:
     """Rules H1."""
     if error.outcome == "unknown":
         return Refusal(409, UNKNOWN)
+    if isinstance(error, errors.Unauthenticated | errors.PermissionDenied):
+        return refusal_of(error)
     if isinstance(error, errors.InvalidArgument | errors.NoSpace):
         # A full disk is not mended within seconds: a program must hear of it, and 503 would be repeated for ever.
         return Refusal(400, str(error))

@@ -35,7 +35,7 @@ class HttpPort:
         consensus: Consensus = service.consensus
         self._app = App(
             front,
-            Tokens(config.kv_connect_token, open_to_all=config.kv_connect_open),
+            Tokens(config.kv_connect_token, open_to_all=config.kv_connect_open, access=service.access),
             self._health,
             Metrics(
                 Sources(

@@ -13,6 +13,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
 from kvorum_node._proto import datapath_pb2 as dp
+from kvorum_node.access import INSIDER, Caller
 from kvorum_node.front import Front
 from kvorum_node.http.app import App
 from kvorum_node.http.budget import Budget
@@ -22,6 +23,7 @@ from kvorum_node.http.metrics import Metrics
 from kvorum_node.http.tokens import Tokens
 from kvorum_node.metrics.collector import Sources
 from kvorum_node.slow import SlowLog
+from kvorum_node.store.rights import Rights
 from kvorum_raft.seams import Status
 
 NOW = 1_700_000_000_000
@@ -50,7 +52,14 @@ class Desk:
             raise self.outcome
         return pb.ReadResult(entries=[pb.KvEntry(key=key) for key in read.keys])
 
-    async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
+    def of(self, token: str) -> "Desk":
+        assert not token
+        return self
+
+    def check(self, caller: Caller, missing: Callable[[Rights], str]) -> None:
+        assert caller is INSIDER
+
+    async def watch(self, keys: Sequence[bytes], caller: Caller) -> AsyncIterator[Sequence[pb.KvEntry]]:
         yield [pb.KvEntry(key=key) for key in keys]
 
     def now_ms(self) -> int:
