@@ -83,7 +83,11 @@ def write_proposal(
 ) -> Proposal:
     """Wrap a serialised WriteGroup. Who asks for it stands beside what came from him, not in it."""
     inner = _TAG_WRITES + varint(len(group))
-    stamp = _TAG_PRINCIPAL + varint(len(principal)) + principal if principal else b""
+    if not principal:
+        return Proposal(
+            b"".join((_TAG_COMMAND, varint(len(inner) + len(group)), inner, group)), on_done, commits, weight, enqueues
+        )
+    stamp = _TAG_PRINCIPAL + varint(len(principal)) + principal
     size = varint(len(inner) + len(group) + len(stamp))
     return Proposal(b"".join((_TAG_COMMAND, size, inner, group, stamp)), on_done, commits, weight, enqueues)
 

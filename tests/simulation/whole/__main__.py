@@ -151,6 +151,11 @@ MINIMUM = {
     "stale queue settles": 0.5,
     "lapses judged": 0.1,
     "ticks": 3.0,
+    "auth switched": 1.0,
+    "auth given": 0.7,
+    "auth taken": 0.7,
+    "auth done": 5.0,
+    "auth refused": 5.0,
     "log truncations": 0.3,
     "timeouts": 0.3,
 }

@@ -9,7 +9,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from tests.simulation.whole.clock import ProcessLoop
 from tests.simulation.whole.network import Network
-from tests.simulation.whole.rpc import Call, RpcError
+from tests.simulation.whole.rpc import ROOT, Call, RpcError
 
 _WATCH = 1
 SILENCE = 2.0
@@ -28,7 +28,7 @@ class AnyNode:
         self, start: bytes, end: bytes, *, since: bytes, keys_only: bool
     ) -> AsyncGenerator[pb.WatchEvent, None]:
         """Ends when the stream does. Errors: Compacted."""
-        frame = pb.ClientFrame(hello=pb.Hello(protocol=1, client="a watcher"))
+        frame = pb.ClientFrame(hello=pb.Hello(protocol=1, client="a watcher", token=ROOT))
         frame.watches.add(id=_WATCH, start=start, end=end, since=since, min_versionstamp=since, keys_only=keys_only)
         call = Call(
             self._network,

@@ -24,7 +24,7 @@ from tests.simulation.whole.queues.hands import Hands
 from tests.simulation.whole.queues.jobs import QUEUE, Jobs
 from tests.simulation.whole.queues.moves import Moves
 from tests.simulation.whole.ranges import EXPIRING, WATCHED, RangeWatcher
-from tests.simulation.whole.rpc import SimConnection
+from tests.simulation.whole.rpc import ROOT, SimConnection
 
 KEYS = ("ka", "kb", "kc", "kn")
 CREW = (False, True, True)
@@ -177,7 +177,10 @@ class Client:
     async def _main(self, workers: int) -> None:
         while True:
             backend = self.backend = ClusterBackend(
-                [(node, 2) for node in self._nodes], rng=self.rng, connect=partial(SimConnection, self._network)
+                [(node, 2) for node in self._nodes],
+                token=ROOT,
+                rng=self.rng,
+                connect=partial(SimConnection, self._network),
             )
             # The real one holds the id of this process.
             backend._keeper._client_name = self.name

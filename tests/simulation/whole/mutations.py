@@ -6,10 +6,13 @@ no hooks for it. A rule that nobody misses is either superfluous, or not tested.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from kvorum._proto import kvorum_pb2 as kv
+from kvorum_node.store import auth
+from kvorum_node.store.commits import execute
 from kvorum_node.store.sessions import SessionLog
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_follower import FollowerSide
@@ -165,6 +168,25 @@ def _forget_results() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _rights_of_this_run() -> Iterator[None]:
+    """A node that was restarted asks for no tokens, until it hears of the switch again (etcd#14571)."""
+    load = auth.load
+
+    def replaced(txn: Any) -> auth.Auth:
+        return replace(load(txn), on=False)
+
+    with mock.patch.object(auth, "load", replaced):
+        yield
+
+
+@contextmanager
+def _no_judgement() -> Iterator[None]:
+    """Apply believes whatever stands in the log."""
+    with mock.patch.object(auth, "judged", lambda entry, principal: execute):
+        yield
+
+
 RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "truncate only on conflict": _truncate_always,
     "commit only own-term entries": _commit_older_terms,
@@ -176,6 +198,8 @@ RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "one change of members at a time": _change_at_will,
     "snapshots up to the commit index are ignored": _install_anything,
     "session dedup": _forget_results,
+    "rights are state": _rights_of_this_run,
+    "rights are judged in apply": _no_judgement,
     **QUEUE_RULES,
 }
 

@@ -22,7 +22,7 @@ from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from tests.simulation.whole.background import SimBackground
 from tests.simulation.whole.clock import ProcessLoop
 from tests.simulation.whole.disk import SimDisk, SimLists
-from tests.simulation.whole.rpc import StreamServer
+from tests.simulation.whole.rpc import ROOT_HASH, StreamServer
 
 if TYPE_CHECKING:
     from tests.simulation.whole.machines import Machine
@@ -138,6 +138,7 @@ class Process:
             no_space=lambda: raft.cluster_low_on_space() or "",
             unreadable=lambda: "" if store.cluster_id and not raft.hollow else "there is no state here",
             common_data_version=raft.common_data_version,
+            root_hash=ROOT_HASH,
             on_late=self.hand_over.late,
         )
         await service.start()

@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from kvorum import tokens
 from kvorum.cluster.connection import Connection
 from kvorum.cluster.route import Address
 from kvorum_node.api.stream import Stream
@@ -20,6 +21,9 @@ from kvorum_node.service import NodeService
 from tests.simulation.whole.clock import ProcessLoop
 from tests.simulation.whole.network import End, Network
 
+ROOT: Final = "the root token of the simulation"
+"""Which all clients have, but the guest of `gates`."""
+ROOT_HASH: Final = tokens.hash_of(ROOT.encode())
 KEEPALIVE: Final = 1.0
 PATIENCE: Final = 2.0
 """Seconds between HTTP/2 pings of a node, and until an unanswered one ends the connection."""
@@ -211,6 +215,9 @@ class _Unlimited:
 
     def time_remaining(self) -> None:
         return None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {ROOT}"),)
 
 
 class StreamServer:

@@ -23,6 +23,7 @@ from kvorum_raft.seams import Member
 from tests.simulation.whole.audit import audit
 from tests.simulation.whole.clients import Clients
 from tests.simulation.whole.clock import Clock
+from tests.simulation.whole.gates import Gates
 from tests.simulation.whole.judge import Judge
 from tests.simulation.whole.machines import Machine
 from tests.simulation.whole.network import Network
@@ -121,6 +122,7 @@ class Schedule:
         self.double = Machine(DOUBLE, self.clock, self.network, members, folder / DOUBLE, name, self.judge)
         self.double.out = True
         self.clients = Clients(self.clock, self.network, [*names, spare], self.judge, name)
+        self.gates = Gates(self.clock, self.network, [*names, spare], self.judge, name)
         self.operator = Operator(self.clock, self.machines, self.judge, random.Random(f"{name}-operator"), size)
         self.clients.members = lambda: [machine.name for machine in self.operator.members()] or names
         self.troubles = Troubles(
@@ -179,6 +181,7 @@ class Schedule:
         for machine in self.machines:
             self.clock.after(self._rng.uniform(0.0, 0.3), machine.start)
         self.clients.begin(self._rng)
+        self.gates.begin()
         self.operator.begin()
         self.troubles.begin()
         self.clock.after(self._rng.uniform(1.0, 4.0), self._audit)
@@ -192,6 +195,7 @@ class Schedule:
             self.clock.run_until(healed + self._rng.uniform(0.5, 1.5))
             self.clients.kill_one()
         self.clients.finish()
+        self.gates.finish()
         while not self._at_rest():
             if self.clock.now > healed + LEADERLESS and not self._led:
                 self.judge.broken(f"nobody leads {LEADERLESS} s after everything was mended")
@@ -223,7 +227,7 @@ class Schedule:
 
     def _at_rest(self) -> bool:
         members = self.operator.members()
-        if not members or not self.operator.sound() or not self.clients.idle:
+        if not members or not self.operator.sound() or not (self.clients.idle and self.gates.idle):
             return False
         stores = [machine.process.store for machine in members if machine.process is not None]
         places = {(store.applied_index, store.next_expiry_ms()) if store else (-1, -1) for store in stores}
@@ -278,6 +282,8 @@ class Schedule:
             return False
         self.judge.states(stores)
         self.judge.outcomes(stores[0])
+        with stores[0].snapshot() as snapshot:
+            self.gates.judge_counters(lambda key: int.from_bytes(snapshot.get(key).value, "little"))
         self.judge.queues(stores[0])
         self.judge.check_history()
         audit(self._rng.choice(self.operator.members()), self.judge, self._folder / "copy")
@@ -289,10 +295,12 @@ class Schedule:
             if machine.process is not None:
                 machine.kill()
         self.clients.kill()
+        self.gates.kill()
         self.clock.drop_everything()
         for machine in machines:
             machine.close()
         self.clients.bury()
+        self.gates.bury()
 
 
 def run(seed: int, settings: Settings = Settings()) -> Result:
