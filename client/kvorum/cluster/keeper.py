@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from kvorum.cluster.calls import Calls
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
-from kvorum.cluster.points import Points
+from kvorum.cluster.points import FULL, Points
 from kvorum.cluster.reads import Reads
 from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.watches import Watches
@@ -444,9 +444,19 @@ class Keeper:
     def _take_points(self, frame: pb.ServerFrame) -> bool:
         """True if the node said that it does not lead."""
         answers = frame.point_answers
-        lost_leader = self._points.answered(answers)
         self.newest = max(self.newest, answers[-1].read_versionstamp)
-        return lost_leader
+        if len(answers) == 1 or any(len(answer.rows) < FULL for answer in answers):
+            return self._points.answered(answers)
+        # Who is answered in one turn asks again in one frame, for ever. Full batches take a turn each: so the first is
+        # on its way again while the callers of the next one work, and the node works at the same time.
+        self._spread(iter(list(answers)))
+        return False
+
+    def _spread(self, answers: Iterator[pb.PointAnswers]) -> None:
+        answer = next(answers, None)
+        if answer is not None:
+            self._points.answered((answer,))
+            self._loop.call_soon(self._spread, answers)
 
     def _ask_for_session(self, frame: pb.ClientFrame) -> None:
         frame.open_session.client = self._client_name

@@ -345,6 +345,27 @@ async def test_gets_share_frames_and_find_what_is_there(kv: Kv, nodes: list[Fake
     assert (asked_together, sum(len(frame.reads) for frame in nodes[0].frames)) in ((1, 0), (0, 59))
 
 
+async def test_full_batches_that_are_answered_together_part_again(nodes: list[FakeNode], open_backend: Connect) -> None:
+    async def together(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        answers = [
+            pb.PointAnswers(id=reads.id, status=pb.READ_STATUS_OK, rows=[b""] * len(reads.keys))
+            for reads in frame.point_reads
+        ]
+        stream.send(pb.ServerFrame(point_answers=answers))
+        return True
+
+    nodes[0].hook = together
+    kv = Kv(await open_backend(), timeout=5.0)
+
+    async def twice(number: int) -> None:
+        for _ in range(2):
+            assert not await kv.get(("k", number))
+
+    await asyncio.gather(*(twice(number) for number in range(3 * FULL)))
+    asked = [[len(reads.keys) for reads in frame.point_reads] for frame in nodes[0].frames]
+    assert asked == [[FULL] * 3, [FULL], [FULL], [FULL]]
+
+
 async def test_gets_outlive_a_broken_stream_and_a_change_of_nodes(
     kv: Kv, state: FakeState, nodes: list[FakeNode]
 ) -> None:
