@@ -158,7 +158,8 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
     former = termios.tcgetattr(descriptor)
 
     def pressed() -> None:
-        if os.read(descriptor, 64) in (b"", b"q", b"Q"):
+        keys = os.read(descriptor, 64)
+        if not keys or set(keys) & set(b"qQ\x04"):  # the terminal is gone; q; Ctrl-D
             ended.set()
 
     tty.setcbreak(descriptor)
