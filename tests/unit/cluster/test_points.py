@@ -363,7 +363,8 @@ async def test_full_batches_that_are_answered_together_part_again(nodes: list[Fa
 
     await asyncio.gather(*(twice(number) for number in range(3 * FULL)))
     asked = [[len(reads.keys) for reads in frame.point_reads] for frame in nodes[0].frames]
-    assert asked == [[FULL] * 3, [FULL], [FULL], [FULL]]
+    assert asked[:2] == [[FULL] * 3, [FULL]], "the first is on its way before the others were answered"
+    assert [size for frame in asked[2:] for size in frame] == [FULL] * 2
 
 
 async def test_gets_outlive_a_broken_stream_and_a_change_of_nodes(
