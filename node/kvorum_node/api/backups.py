@@ -1,6 +1,7 @@
 """Admin.Backup: the bytes of a backup's file, as fast as the caller takes them and the node can spare."""
 
 import asyncio
+import contextlib
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -68,27 +69,34 @@ class BackupCall:
 
     @staticmethod
     async def _send(backups: Backups, context: Any) -> None:
-        signs = asyncio.create_task(_signs(backups, context))
+        copied = asyncio.Event()
+        signs = asyncio.create_task(_signs(backups, context, copied))
         try:
             async with backups.made() as made:
-                await _end(signs)
+                copied.set()
+                await signs
                 async for data in backups.parts(made):
-                    async with asyncio.timeout(PATIENCE):
-                        await context.write(pb.BackupPart(data=data, size=made.header.size))
+                    await _write(context, pb.BackupPart(data=data, size=made.header.size))
         finally:
-            await _end(signs)
+            copied.set()
+            if not signs.done():  # the caller is gone, or there is no backup to be sent
+                await asyncio.wait([signs])
 
 
-async def _signs(backups: Backups, context: Any) -> None:
-    """While the state is being copied, the caller hears that something goes on."""
-    while True:
-        await context.write(pb.BackupPart(size=backups.size))
-        await asyncio.sleep(SIGN)
+async def _signs(backups: Backups, context: Any, copied: asyncio.Event) -> None:
+    """While the state is being copied, the caller hears that something goes on. What was begun to be written is written
+    to its end: gRPC knows nothing of half a message."""
+    while not copied.is_set():
+        await _write(context, pb.BackupPart(size=backups.size))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SIGN):
+                await copied.wait()
 
 
-async def _end(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _write(context: Any, part: pb.BackupPart) -> None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(PATIENCE):
+        await context.write(part)
 
 
 async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:

@@ -132,6 +132,8 @@ class Cluster:
         self.machines: dict[str, ListMachine] = {}
         self.faults: dict[str, RaftError] = {}
         self.joining: set[str] = set()
+        self.prepare: Callable[[str, RaftNode], None] = lambda node_id, node: None
+        """Called with each node before it is started."""
         self._timing = timing
         self._limits = limits or Limits()
         self._slices = slices
@@ -170,6 +172,7 @@ class Cluster:
                 first_payload=self._first_payload,
                 on_fault=lambda error, node_id=node_id: self.faults.__setitem__(node_id, error),
             )
+            self.prepare(node_id, node)
             await node.start()
             self.nodes[node_id], self.machines[node_id] = node, machine
 

@@ -3,9 +3,13 @@
 import asyncio
 import contextlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from kvorum_raft.config import Limits
+from kvorum_raft.entry import Entry, Kind
 from kvorum_raft.errors import RaftError
 from kvorum_raft.faults import REBUILD_MARKER, write_marker
 from kvorum_raft.node import RaftNode
@@ -174,3 +178,33 @@ async def test_a_rebuild_throws_the_checkpoints_away(tmp_path: Path) -> None:
     await wait_until(lambda: not cluster.nodes[victim].hollow, what="a snapshot")
     await cluster.settled()
     await cluster.stop()
+
+
+async def test_a_log_that_somebody_copies_is_cut_only_behind_what_he_has(tmp_path: Path) -> None:
+    """`hold_log` on one node; what `log` gives out is what was proposed, from the disk as well."""
+    cluster = Cluster(tmp_path, limits=replace(LIMITS, log_cache=4_096))
+    held: int | None = 5
+    cluster.prepare = lambda node_id, node: node.hold_log(lambda: held) if node_id == "n1" else None
+    await cluster.start()
+    node = cluster.nodes["n1"]
+    others = [cluster.nodes[name] for name in ("n2", "n3")]
+    while min(_statistics(one)["log_base_index"] for one in others) <= 5 or _statistics(node)["checkpoints"] < 3:
+        await cluster.propose(200, size=100)
+    await cluster.settled()
+    assert _statistics(node)["log_base_index"] <= 5
+    log = node.log
+    assert log is not None
+    entries: list[Entry] = []
+    while found := log.entries(log.base_index + len(entries) + 1, 10_000):
+        assert len(found) == 1 or sum(entry.size for entry in found) <= 10_000
+        entries += found
+    assert [entry.index for entry in entries] == [*range(log.base_index + 1, log.applied_index + 1)]
+    assert all(log.term_at(entry.index) == entry.term for entry in entries)
+    commands = [entry.payload for entry in entries if entry.kind is Kind.COMMAND]
+    assert commands == cluster.machines["n1"].payloads[-len(commands) :]
+    held = None
+    await wait_until(lambda: _statistics(node)["log_base_index"] > 5, what="cut")
+    with pytest.raises(ValueError, match="was cut off"):
+        log.entries(log.base_index, 100)
+    await cluster.stop()
+    assert node.log is None
