@@ -205,7 +205,7 @@ class Replica:
                 base_every=config.archive_base_hours * 3600,
                 keep=config.archive_keep_days * 86_400,
             ),
-            low=self._space.low,
+            tight=self._space.tight,
             skipped=quarantine.read(config.data_dir),
         )
         self._raft.hold_log(archiver.bound)

@@ -91,6 +91,7 @@ class SpaceWatch:
         self._map_free = 0
         self._shortages = 0
         self._blind = False
+        self._tight = False
 
     def start(self) -> None:
         if self._handle is None:
@@ -103,6 +104,11 @@ class SpaceWatch:
 
     def low(self) -> bool:
         return bool(self._problem)
+
+    def tight(self) -> bool:
+        """Less than twice of what is kept free is left: who takes room that others could do without should stop now,
+        since what he gives back inside of LMDB's files does not come back to the disk."""
+        return self._tight or self.low()
 
     def problem(self) -> str:
         """What is short, in one line; empty while there is room."""
@@ -155,6 +161,7 @@ class SpaceWatch:
         disk = self._disk = Room(found.f_bavail * unit, found.f_blocks * unit)
         least = self._least(disk.size)
         margin = disk.free - least
+        self._tight = margin < least
         if margin < 0:
             margin += self._reusable()
         self._margin = margin

@@ -3,8 +3,8 @@
 Two kinds of files go there: *bases*, which are backups, now and then, and *segments* of the log, every few seconds or
 MiB. A segment begins where the one before it ended, and its name says where that is, so there is no gap unless there is
 one in the names. The log of this node is not cut before it is archived, however long the target cannot be reached, but
-for one case: when the disk gets full, the node is worth more than the archive. Then there is a gap, which is told
-loudly, and a new base begins behind it.
+for one case: where the disk has less than twice the room below which the cluster refuses writes, the node is worth more
+than the archive. Then there is a gap, which is told loudly, and a new base begins behind it.
 
 Nothing here is remembered between two runs: where to go on is read from the names in the archive.
 """
@@ -65,8 +65,8 @@ class _Open:
 
 
 class Archiver:
-    """Of one node. `log` is None while the node does not run; `low` says that the disk is nearly full; `skipped` are
-    the commits that an operator had this node skip."""
+    """Of one node. `log` is None while the node does not run; `tight` says that the disk has not much room left;
+    `skipped` are the commits that an operator had this node skip."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Archiver:
         node_id: str,
         settings: ArchiveSettings,
         *,
-        low: Callable[[], bool],
+        tight: Callable[[], bool],
         skipped: Iterable[tuple[int, int]] = (),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -88,7 +88,7 @@ class Archiver:
         self._target = target
         self._node_id = node_id
         self._settings = settings
-        self._low = low
+        self._tight = tight
         self._skipped = sorted(skipped)
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kvorum-archive")
@@ -116,7 +116,7 @@ class Archiver:
 
     def bound(self) -> int | None:
         """The last entry that may be cut off this node's log; None: any."""
-        return None if self._low() else self._archived
+        return None if self._tight() else self._archived
 
     def statistics(self) -> dict[str, float]:
         """Numbers for metrics: seconds, bytes, entries. `archive_age_seconds` is for how long something that was

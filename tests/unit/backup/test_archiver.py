@@ -89,7 +89,7 @@ class Bench:
             self.target,
             "n1",
             self.settings,
-            low=lambda: self.is_low,
+            tight=lambda: self.is_low,
             clock=lambda: self.now,
             wall=lambda: self.now,
         )

@@ -40,6 +40,18 @@ def make(disk: Disk, timers: VirtualTimers, room: Space = HALF_FREE, **more: Any
     return space
 
 
+def test_it_is_tight_while_there_is_still_as_much_room_as_is_kept_free() -> None:
+    disk, timers = Disk(), VirtualTimers()
+    space = make(disk, timers)
+    seen = []
+    for free in (50 * GIB, 10 * GIB, 10 * GIB - 4096, 5 * GIB, 5 * GIB - 4096, 20 * GIB):
+        disk.free = free
+        timers.advance(PERIOD)
+        seen.append((space.tight(), space.low()))
+    assert seen == [(False, False), (False, False), (True, False), (True, False), (True, True), (False, False)]
+    space.stop()
+
+
 def test_it_is_low_below_five_percent_and_says_so_within_200_ms() -> None:
     disk, timers = Disk(), VirtualTimers()
     space = make(disk, timers)
