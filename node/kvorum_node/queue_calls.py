@@ -423,7 +423,7 @@ def _target(info: pb.ScheduleInfo) -> str:
 
 def _leave(infos: Any, rights: Rights, right: int, name: Callable[[Any], str]) -> None:
     """Only those that the caller has something to do with."""
-    kept = [info for info in infos if rights.may_queue(right, name(info))]
+    kept = [info for info in infos if rights.may_see(right, name(info))]
     if len(kept) < len(infos):
         del infos[:]
         infos.extend(kept)

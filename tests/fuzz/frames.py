@@ -94,6 +94,17 @@ SEEDS = [
             goodbye=pb.Goodbye(release=True),
         ),
     ),
+    b"\4" + _cut(
+        pb.ClientFrame(
+            hello=pb.Hello(protocol=1, token=f"kvo_{'0' * 16}_{'A' * 43}"),
+            queue_calls=[
+                pb.QueueCall(id=1, who_am_i=pb.WhoAmI()),
+                pb.QueueCall(id=2, tokens=pb.ListTokens(limit=1)),
+                pb.QueueCall(id=3, put_token=pb.PutToken(id=bytes(8), secret=bytes(32), name="n")),
+                pb.QueueCall(id=4, remove_token=pb.RemoveToken(id=bytes(8))),
+            ],
+        ),
+    ),
     b"\1" + pb.Read(keys=[b"k"]).SerializeToString(),
     b"\1" + pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1_000)]).SerializeToString(),
     b"\2" + pb.WriteRequest(write=_SET).SerializeToString(),
@@ -135,6 +146,9 @@ class _Call:
 
     def time_remaining(self) -> float:
         return 0.2
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", "Bearer kvo_"),)
 
     async def abort(self, code: grpc.StatusCode, text: str) -> None:
         assert code == grpc.StatusCode.INVALID_ARGUMENT

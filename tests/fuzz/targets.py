@@ -22,6 +22,7 @@ TARGETS: Final = (
     "wire",
     "frames",
     "archived",
+    "tokens",
 )
 
 

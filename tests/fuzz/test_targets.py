@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS, load
 
-COUNT = {"operations": 400, "connect_write": 1_500, "requests": 1_000, "frames": 600, "wire": 700}
+COUNT = {"operations": 400, "connect_write": 1_500, "requests": 1_000, "frames": 600, "wire": 700, "tokens": 1_500}
 SLOW = 2.0
 """Seconds of computing for one input: none has more than a few KiB."""
 

@@ -77,6 +77,10 @@ class Rights:
             return True
         return any(mask & right and name.startswith(prefix) for prefix, mask in self._prefixes)
 
+    def may_see(self, right: int, name: str) -> bool:
+        """The same of a list. What is known only to those who were told of it is shown to who manages it."""
+        return self.may_queue(right & ~(SEND | RECEIVE) if name.startswith(_RESERVED) else right, name)
+
 
 ALL: Final = Rights(
     pb.Scopes(
