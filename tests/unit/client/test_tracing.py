@@ -201,6 +201,18 @@ def test_a_context_that_is_there_is_kept_and_one_without_room_left_out(spans: In
     assert nothing.headers == b"", "outside of any span there is no context"
 
 
+async def test_a_context_that_makes_no_sense_is_none(spans: InMemorySpanExporter) -> None:
+    """What others have sent."""
+    handled: asyncio.Queue[object] = asyncio.Queue()
+    async with kvorum.open_kv(":memory:") as kv:
+        for parent in ("00-zz-1", "", PARENT.replace("b7ad6b7169203331", "0" * 16)):
+            await kv.queue("mail").send(1.0, headers={"traceparent": parent, "tracestate": "="})
+        listening = asyncio.create_task(kv.listen_queue(handled.put, queue="mail"))
+        assert [await handled.get() for _ in range(3)] == [1.0] * 3
+    await listening
+    assert [len(span.links) for span in named(spans, "kvorum.process")] == [0, 0, 0]
+
+
 async def test_without_a_provider_nothing_is_traced() -> None:
     """The library is there, and imported by this module."""
     async with kvorum.open_kv(":memory:") as kv:
