@@ -39,17 +39,19 @@ _ROOM: Final = 1_024
 
 
 def tracing() -> "Tracing | None":
-    """None unless the program traces. A program that has not imported OpenTelemetry does not."""
+    """None unless the program traces."""
+    return Tracing() if is_tracing() else None
+
+
+def is_tracing() -> bool:
+    """Whether a tracer provider is set. A program that has not imported OpenTelemetry has none."""
     if "opentelemetry.trace" not in sys.modules and _CHOSEN not in os.environ:
-        return None
+        return False
     try:
         from opentelemetry import trace
     except ImportError:
-        return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-        return None
-    return Tracing()
+        return False
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
 class Tracing:

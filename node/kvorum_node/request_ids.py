@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from .slow import SlowLog
+from .tracing import NodeTracing
 
 logger = logging.getLogger("kvorum.api")
 
@@ -31,9 +32,9 @@ class RequestIds:
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
 
-    def of(self, sent: str | bytes | None) -> str:
+    def of(self, sent: str | None) -> str:
         """The id of a request."""
-        if isinstance(sent, str) and _FIT.fullmatch(sent):
+        if sent is not None and _FIT.fullmatch(sent):
             return sent
         return f"{self._rng.getrandbits(64):016x}"
 
@@ -41,8 +42,9 @@ class RequestIds:
 class UnaryCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyped
     """Gives each unary call its id, which goes back in the trailing metadata, and logs slow ones."""
 
-    def __init__(self, slow: SlowLog) -> None:
+    def __init__(self, slow: SlowLog, tracing: NodeTracing | None = None) -> None:
         self._slow = slow
+        self._tracing = tracing
         self._ids = RequestIds()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
@@ -57,9 +59,17 @@ class UnaryCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is
         )
 
     async def _call(self, method: str, run: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
-        sent = next((value for name, value in context.invocation_metadata() or () if name == HEADER), None)
-        request_id = self._ids.of(sent)
+        headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        request_id = self._ids.of(headers.get(HEADER))
         context.set_trailing_metadata(((HEADER, request_id),))
+        if self._tracing is None:
+            return await self._measured(method, run, request, context, request_id)
+        with self._tracing.request(method.removeprefix("/"), headers, request_id):
+            return await self._measured(method, run, request, context, request_id)
+
+    async def _measured(
+        self, method: str, run: Callable[[Any, Any], Any], request: Any, context: Any, request_id: str
+    ) -> Any:
         since = perf_counter()
         try:
             answer = run(request, context)

@@ -38,6 +38,7 @@ from .slow import Facts, SlowLog, milliseconds, of_writes
 from .store import Store
 from .sweeper import Sweeper
 from .timers import Alarm, Timers
+from .tracing import node_tracing
 from .watches import ChangeHub, Watch
 
 logger = logging.getLogger("kvorum.node")
@@ -92,7 +93,10 @@ class NodeService:
         self.store = store
         self.consensus = consensus
         self.access = Access(store, timers, consensus.now_ms, root_hash)
-        self.slow = SlowLog(settings.slow_operation, timers.time)
+        self.tracing = node_tracing()
+        """None unless this process traces."""
+        traced = None if self.tracing is None else self.tracing.slow
+        self.slow = SlowLog(settings.slow_operation, timers.time, traced)
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
         self.proposer = Proposer(
             consensus,

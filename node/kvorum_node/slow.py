@@ -25,7 +25,9 @@ Facts = Mapping[str, str | int | float]
 class SlowLog:
     """`threshold` is seconds; 0: no operation is slow. `clock` gives seconds."""
 
-    def __init__(self, threshold: float, clock: Callable[[], float]) -> None:
+    def __init__(self, threshold: float, clock: Callable[[], float], traced: Callable[[Facts], None] | None = None):
+        """`traced` gets the fields of each line as well."""
+        self._traced = traced
         self.threshold: Final = threshold or float("inf")
         """Whoever has measured something compares with it first."""
         self.count = 0
@@ -49,6 +51,8 @@ class SlowLog:
         if self._left_out:
             fields["left_out"], self._left_out = self._left_out, 0
         logger.warning("slow operation", extra={"fields": fields})
+        if self._traced is not None:
+            self._traced(fields)
 
     def statistics(self) -> dict[str, float]:
         return {"slow_operations": self.count}

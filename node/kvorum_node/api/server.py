@@ -80,7 +80,7 @@ class ApiServer:
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ),
-            interceptors=(UnaryCalls(service.slow),),
+            interceptors=(UnaryCalls(service.slow, service.tracing),),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
         self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration, backups).handlers()))

@@ -33,6 +33,7 @@ from ..access import Caller
 from ..front import Front
 from ..slow import Facts, SlowLog
 from ..store.rights import for_keys, for_read
+from ..tracing import NodeTracing
 from . import datapath, metadata, relabel
 from .budget import Budget, Share
 from .gate import Gate
@@ -102,6 +103,7 @@ class App:
         mode: str = "auto",
         held: float = HELD,
         slow: SlowLog | None = None,
+        tracing: NodeTracing | None = None,
     ) -> None:
         self._front = front
         self._tokens = tokens
@@ -121,6 +123,7 @@ class App:
         self._watches: Counter[object] = Counter()
         self._ids = request_ids.RequestIds(self._rng)
         self._slow = slow or SlowLog(0.0, self._loop.time)
+        self._tracing = tracing
         self._counts: Counter[str] = Counter()
         self._codes: Counter[tuple[str, ...]] = Counter()
         self._seconds = {route: Histogram() for route in (*_ROUTES.values(), "other")}
@@ -162,8 +165,13 @@ class App:
         """The answer."""
         since = perf_counter()
         request_id = self._ids.of(request.headers.get(request_ids.HEADER))
-        response = await self._answer(request, request_id)
         route = _ROUTES.get(request.path, "other")
+        if self._tracing is None:
+            response = await self._answer(request, request_id)
+        else:
+            with self._tracing.request(f"kvorum.http.{route}", request.headers, request_id) as span:
+                response = await self._answer(request, request_id)
+                span.set_attribute("http.response.status_code", response.status)
         seconds = perf_counter() - since
         self._codes[route, str(response.status)] += 1
         self._seconds[route].observe(seconds)

@@ -50,6 +50,7 @@ class HttpPort:
             mode=config.kv_connect_relabel,
             held=config.kv_connect_held_ms / 1000,
             slow=service.slow,
+            tracing=service.tracing,
         )
         self._server = HttpServer(
             self._app, *listen_parts(config.http_listen), tls=None if tls is None else tls.context

@@ -60,6 +60,7 @@ class _Service:
         self._node = node
         self.settings = ServiceSettings()
         self.slow = SlowLog(0.0, float)
+        self.tracing = None
         self.consensus = SimpleNamespace(status=node.status)
         self.store = SimpleNamespace(cluster_id=CLUSTER, auth=NONE)
         self.access = Access(cast("Store", self.store), asyncio.get_running_loop(), lambda: 0)

@@ -28,6 +28,7 @@ def _idle_service() -> NodeService:
         unreadable=str,
         behind=behind,
         slow=SlowLog(0.0, float),
+        tracing=None,
     )
     return cast("NodeService", idle)
 
