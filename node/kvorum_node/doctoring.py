@@ -12,6 +12,7 @@ from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
 from .config import NodeConfig, listen_parts, load
+from .security import is_loopback
 from .space import reserve
 
 MEBIBYTE = 1 << 20
@@ -44,6 +45,7 @@ class NodeFacts:
     certificates: tuple[Certificate, ...]
     tls: Tls | None
     """How the members are spoken to; None: without TLS."""
+    archive: Path | None
     token: str = field(repr=False)
     """The root token; empty: there is none."""
 
@@ -67,6 +69,7 @@ def node_facts(file: Path) -> NodeFacts:
         tuple(_oddities(config)),
         tuple(certificates(config)),
         _to_members(config),
+        config.archive,
         config.root_token,
     )
 
@@ -119,6 +122,11 @@ def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
         )
     if config.kv_connect_open:
         found.append(("KV Connect is open to whoever reaches the port", "set kv_connect_token"))
+    listens = (config.client_listen, config.http_listen, config.peer_listen)
+    if config.insecure and not all(is_loopback(address) for address in listens if address):
+        found.append(
+            ("insecure is set: who reaches its ports may do everything", "set up TLS and tokens: docs/security.md")
+        )
     if config.log_level == "debug":
         found.append(("log_level is debug, which is slow", "use info"))
     if not config.scrub_interval_s:

@@ -13,7 +13,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient
 from kvorum.cli.doctor_cluster import Told, certificate_finding, judge
-from kvorum.cli.doctor_machine import check_files, check_folder, check_loopback, check_port
+from kvorum.cli.doctor_machine import check_archive, check_files, check_folder, check_loopback, check_port
 from kvorum.cli.findings import Finding, print_findings
 from kvorum.cli.progress import Waiting
 from kvorum.cli.session import NOT_FOUND, USAGE, Options, cluster_options, fail, runs_without_url
@@ -83,6 +83,8 @@ async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tu
     findings += await asyncio.to_thread(check_folder, facts.data_dir, facts.least_free)
     members = tuple(address for text in facts.members if (address := parse(text)) is not None)
     options = replace(options, tls=options.tls or facts.tls, token=options.token or facts.token or None)
+    if facts.archive is not None:
+        findings += await asyncio.to_thread(check_archive, facts.archive, facts.data_dir)
     own = parse(facts.client_address)
     told = await ask(own, options) if own is not None else None
     running = told is not None and told.status is not None and told.status.node_id == facts.node_id

@@ -25,6 +25,8 @@ BAD_SYNC: Final = 0.5
 FEW_FILES: Final = 1_024
 ENOUGH_FILES: Final = 8_192
 """Each client has a connection, each connection a descriptor."""
+ARCHIVE_SHARE: Final = 0.05
+"""Part of the archive's disk that is better free."""
 _NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre")
 _MOUNTS: Final = 1 << 20
 """Bytes of /proc/self/mountinfo that are read at most."""
@@ -55,6 +57,24 @@ def check_folder(folder: Path, least_free: Callable[[int], int]) -> list[Finding
         if (folder / "raft" / name).exists()
     ]
     return [*findings, check_file_system(place), check_sync(place), check_space(place, least_free)]
+
+
+def check_archive(folder: Path, data_dir: Path) -> list[Finding]:
+    """The folder that the log is archived in: there, writable, and not lost with the disk of the data folder."""
+    where = str(folder)
+    if not folder.is_dir():
+        return [Finding("archive", where, "FAIL", "it is not there", "mount it, or make it")]
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return [Finding("archive", where, "FAIL", "it cannot be written to", "mend its owner or mode")]
+    usage = shutil.disk_usage(folder)
+    told = f"{shown_bytes(usage.free)} of {shown_bytes(usage.total)} free"
+    if usage.free < ARCHIVE_SHARE * usage.total:
+        return [Finding("archive", where, "warn", told, "make room, or lower archive_keep_days")]
+    place = _nearest(data_dir)
+    if place is not None and place.stat().st_dev == folder.stat().st_dev:
+        told += "; on the same file system as data_dir"
+        return [Finding("archive", where, "warn", told, "use another disk: one that is lost takes both")]
+    return [Finding("archive", where, "ok", told)]
 
 
 def _nearest(folder: Path) -> Path | None:

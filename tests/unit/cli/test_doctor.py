@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kvorum.certificates import make_ca, make_node
 from kvorum.cli import doctor_machine
 from kvorum.cli.doctor_cluster import Told, certificate_finding, judge
 from kvorum.cli.doctor_machine import (
+    check_archive,
     check_folder,
     check_loopback,
     check_port,
@@ -275,6 +277,19 @@ def test_a_node_that_others_must_reach_does_not_listen_on_loopback() -> None:
     assert check_loopback(["localhost"], ["127.0.0.1", "::1"]) == []
 
 
+def test_the_archive_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (gone,) = check_archive(tmp_path / "none", tmp_path)
+    assert (gone.check, gone.state) == ("archive", "FAIL")
+    room = shutil.disk_usage(tmp_path)._replace(total=100, free=50)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: room)
+    (beside,) = check_archive(tmp_path, tmp_path / "data")
+    assert (beside.state, "same file system" in beside.told) == ("warn", True)
+    assert [one.state for one in check_archive(tmp_path, Path("/proc/self"))] == ["ok"]
+    room = room._replace(free=1)
+    (full,) = check_archive(tmp_path, Path("/proc/self"))
+    assert (full.state, "archive_keep_days" in full.todo) == ("warn", True)
+
+
 # ---- the command
 
 
@@ -314,6 +329,15 @@ def test_a_wrong_file_fails_with_its_line(tmp_path: Path) -> None:
     found = rows(run("--config", str(write_config(tmp_path, lease_mss="1")), "--json", status=1))
     assert [(row["check"], row["state"]) for row in found] == [("configuration", "FAIL")]
     assert "lease_mss" in found[0]["told"]
+
+
+def test_odd_settings_are_told(tmp_path: Path) -> None:
+    file = write_config(tmp_path, client_listen="0.0.0.0:7", archive="nowhere", log_level="debug")
+    file.write_text(file.read_text() + "insecure = true\nscrub_interval_s = 0\nkv_connect_open = true\n")
+    found = CliRunner(env={"KVORUM_URL": None}).invoke(kvorum, ["doctor", "--config", str(file), "--json"])
+    told = [row["told"] for row in rows(found) if row["state"] != "ok"]
+    for part in ("itself only", "insecure", "log_level", "scrub_interval_s", "KV Connect is open", "it is not there"):
+        assert any(part in text for text in told), (part, told)
 
 
 def test_a_node_that_does_not_run_yet(tmp_path: Path) -> None:
