@@ -263,12 +263,14 @@ class Stream:
     def _take_all(self, frame: pb.ClientFrame) -> None:
         if frame.HasField("hello"):
             raise ProtocolError("hello is said once")
-        if frame.HasField("writes"):
-            self._take_writes(frame.writes)
+        # Reads first: what asks the followers whether this node still leads then goes with the entry, and is no message
+        # of its own.
         if frame.reads:
             self._take_reads(frame.reads)
         if frame.point_reads:
             self._take_points(frame.point_reads)
+        if frame.HasField("writes"):
+            self._take_writes(frame.writes)
         if frame.HasField("open_session"):
             self._open_session(frame.open_session)
         for start in frame.watches:
