@@ -108,10 +108,12 @@ class Access:
         return self._store.auth.on
 
     def stamp(self, caller: Caller) -> bytes:
-        """The principal to be written into the log; empty while there are no tokens. Raises Unauthenticated."""
+        """The principal to be written into the log; empty: nobody's, while that is no matter. Raises
+        Unauthenticated."""
         auth = self._store.auth
         if not auth.used:
-            return b""
+            # What is on its way when the first switch is made shall not be nobody's.
+            return ROOT if caller.is_root and caller is not INSIDER else b""
         now_ms = self._now_ms()
         if auth.on:
             self._require(caller, auth, now_ms)

@@ -48,6 +48,9 @@ MAX_INLINE_READS = 64
 """Reads of single keys that are answered without letting the loop turn: a program that reads until something has
 changed must let it change."""
 
+_TOKENS = frozenset(("put_token", "remove_token", "switch_auth", "tokens"))
+"""Calls that a cluster only answers."""
+
 _Promise = asyncio.Future[WriteOutcome]
 
 
@@ -275,6 +278,8 @@ class EmbeddedBackend:
     async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
         """See `Backend.queue_call`."""
         self._check_open()
+        if call.WhichOneof("call") in _TOKENS:
+            raise errors.InvalidArgument("a database in a folder has no tokens: whoever opens it may do everything")
         future: asyncio.Future[pb.QueueReply] = self._loop.create_future()
         under_way = self._service.calls.submit(call, partial(_resolve, future))
         self._calls.add(future)
