@@ -1,5 +1,6 @@
 """What is in an archive, and the way to a moment: a base, and the segments that lead on from it."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from .files import payloads, read_header
 from .frames import SEGMENT, BadFile, Decoder
 from .names import Base, Segment
 from .targets import ArchiveTarget
+
+logger = logging.getLogger("kvorum.backup")
 
 
 class NoWay(ValueError):
@@ -76,11 +79,17 @@ class Catalog:
             position = best.last
         return chosen
 
-    def way(self, goal: Goal) -> tuple[Base, list[Segment]]:
-        """The newest base that does not lie behind the goal and from which segments lead to it. Raises NoWay."""
+    def ways(self, goal: Goal) -> Iterator[tuple[Base, list[Segment]]]:
+        """Bases that do not lie behind the goal, the newest first, each with the segments that lead from it to the
+        goal. Raises NoWay at the end."""
         problem = f"the archive of cluster {self.cluster_id.hex()} has no base"
         for base in reversed(self.bases):
-            header = self.header(base)
+            try:
+                header = self.header(base)
+            except BadFile as error:
+                logger.warning("the base %s cannot be used, an older one is taken: %s", base.name, error)
+                problem = str(error)
+                continue
             until = goal.entry(header.stamp_base)
             whole = goal.stamp[8:] == b"\xff\xff"
             if until is not None and (base.entry > until or (base.entry == until and not whole)):
@@ -92,9 +101,16 @@ class Catalog:
             segments = self.chain(base.entry, until)
             reached = segments[-1].last if segments else base.entry
             if until is None or reached >= until:
-                return base, segments
-            problem = f"there are no entries after {reached} in it, and the bookmark is of entry {until}"
+                yield base, segments
+                problem = f"{base.name} cannot be used, and no older base leads there"
+            else:
+                problem = f"there are no entries after {reached} in it, and the bookmark is of entry {until}"
         raise NoWay(problem)
+
+    def without(self, segment: Segment) -> "Catalog":
+        """As if that file were not there."""
+        others = [one for one in self.segments if one != segment]
+        return Catalog(self.target, self.cluster_id, [*self.bases, *others])
 
     def beyond(self, entry: int) -> int | None:
         """The last entry that is missing between this one and what is in the archive of later ones; None: nothing of

@@ -11,7 +11,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.backup import names
 from kvorum_node.backup.catalog import Goal, NoWay, check_chain
 from kvorum_node.backup.frames import SEGMENT, BadFile, encode
-from kvorum_node.backup.replaying import first_commits, from_archive, rebuilt
+from kvorum_node.backup.replaying import Mismatch, first_commits, from_archive, rebuilt
 from kvorum_node.backup.restoring import from_backup, restore_node
 from kvorum_node.backup.saving import bookmark
 from kvorum_node.backup.targets import LocalFolder
@@ -196,7 +196,7 @@ def test_skipped_commits_are_skipped_again(target: LocalFolder, tmp_path: Path) 
         assert store.quarantined() == skipped
         assert store.state_hash() == hashes[21] == nodes.store.state_hash()
     plain.put_segment(target, 6, 21)
-    with pytest.raises(BadFile, match="content hash"), state_at(target, Goal(), tmp_path):
+    with pytest.raises(Mismatch, match="content hash"), state_at(target, Goal(), tmp_path):
         pass
     nodes.store.close()
     plain.replica.store.close()
@@ -230,6 +230,40 @@ def test_damaged_segments(recorded: Recorded, target: LocalFolder, tmp_path: Pat
         with pytest.raises(BadFile):
             [*catalog.entries(wrong)]
         target.delete(wrong.name)
+
+
+def test_a_damaged_base_or_segment_has_a_stand_in(
+    recorded: Recorded, target: LocalFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older base, or another node's segment that has the same entries."""
+    recorded.run(5)
+    recorded.put_base(target, tmp_path / "spool")
+    recorded.run(10)
+    newer = recorded.put_base(target, tmp_path / "spool")
+    recorded.run(20)
+    bad = recorded.put_segment(target, 7, 30)
+    for first, last in ((7, 12), (13, 22), (20, 36)):
+        recorded.put_segment(target, first, last, "n2")
+    root = tmp_path / "archive"
+    for name, places in ((newer.name, (60, 5_000, -5)), (bad.name, (30, 200, 2_000, -3))):
+        good = (root / name).read_bytes()
+        for place in places:
+            damaged = bytearray(good)
+            damaged[place] ^= 1
+            (root / name).write_bytes(damaged)
+            for goal, entry in ((Goal(), 36), (Goal(bookmark(29)), 29), (Goal(bookmark(17)), 17)):
+                with state_at(target, goal, tmp_path) as store:
+                    assert store.state_hash() == recorded.hashes[entry]
+            assert name in caplog.text
+            caplog.clear()
+        (root / name).write_bytes(good)
+    (root / bad.name).write_bytes(good[:300])
+    target.delete(names.Segment(CLUSTER_ID, "n2", 13, 22, TERM).name)
+    for goal in (Goal(bookmark(19)), Goal()):  # nobody has entries 13 to 19 now, but the newer base has 16
+        with state_at(target, Goal(bookmark(16)), tmp_path) as store:
+            assert store.applied_index == 16
+        with pytest.raises(ValueError, match=r"damaged|missing"), state_at(target, goal, tmp_path):
+            pass
 
 
 def test_entries_out_of_order_or_of_another_term(recorded: Recorded, target: LocalFolder, tmp_path: Path) -> None:
