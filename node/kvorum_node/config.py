@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvorum import limits
+from kvorum.tls import SYSTEM
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
@@ -291,7 +292,7 @@ SETTINGS: tuple[Setting, ...] = (
         _text,
         None,
         "PEM file of the CA of the other nodes' tls_cert, whose leader the HTTP port writes to (default: tls_client_ca,"
-        " else peer_ca, else this machine's CAs)",
+        " else peer_ca, else this machine's CAs, which are also meant by `system`)",
     ),
     Setting("peer_cert", _text, None, "PEM file with this node's certificate for peers, which names it by its id"),
     Setting("peer_key", _text, None, "PEM file with its key"),
@@ -375,7 +376,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
         values["data_dir"] = str(file.parent / values["data_dir"])
     for name in FILES:
-        if name in values:
+        if name in values and values[name] != SYSTEM:
             values[name] = str(file.parent / values[name])
     return values
 

@@ -3,11 +3,12 @@
 import ssl
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import grpc
 
-from kvorum.tls import ChannelTls, Tls
+from kvorum.tls import SYSTEM, ChannelTls, Tls
 from kvorum_raft.tls import Identity, Reloading, identify, load_ca, load_pair, read_pem, warn_of_expiry
 
 from .config import NodeConfig
@@ -59,9 +60,12 @@ class PortTls:
         """For this node's own connections to the leader's client port. Raises InvalidArgument."""
         config = self._config
         demanded = self._client_ca is not None
+        ca: str | Path | None = config.tls_ca or config.tls_client_ca or config.peer_ca
+        if str(ca) == SYSTEM:
+            ca = SYSTEM
         return ChannelTls(
             Tls(
-                ca=config.tls_ca or config.tls_client_ca or config.peer_ca,
+                ca=ca,
                 cert=self._certificate if demanded else None,
                 key=self._key if demanded else None,
             )

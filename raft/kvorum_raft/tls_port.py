@@ -45,7 +45,10 @@ class TlsPort:
         half_open: int,
         report: Report,
         plain_answer: bytes = b"",
+        farewell: float = SHUTDOWN_TIMEOUT,
     ) -> None:
+        """`farewell`: seconds that what is still to be sent, and the other side's end, may take when one is closed."""
+        self._farewell = farewell
         self._protocol = protocol
         self._context = context
         self._patience = patience
@@ -164,7 +167,7 @@ class TlsPort:
                 connection,
                 ssl=self._context(),
                 ssl_handshake_timeout=max(0.05, deadline - loop.time()),
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+                ssl_shutdown_timeout=self._farewell,
             )
         finally:
             timer.cancel()

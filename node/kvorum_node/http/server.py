@@ -21,7 +21,7 @@ from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.tls_port import TlsPort
 
 from .app import App
-from .connection import Codec, Connection
+from .connection import CLOSE_STALL, Codec, Connection
 from .http1 import Http1
 from .http2 import Http2
 
@@ -96,6 +96,7 @@ class HttpServer:
                 half_open=HALF_OPEN,
                 report=self._tls_refused,
                 plain_answer=USE_TLS,
+                farewell=CLOSE_STALL,
             )
             await self._server.start(self._host, self._port, BACKLOG)
         self._plan_look()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -35,15 +36,16 @@ class Answer:
 class Http1:
     """One connection of HTTP/1.1; one request after the other."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
+        self._tls = tls
         self._h11 = h11.Connection(h11.CLIENT)
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
         host, _, port = self._address.rpartition(":")
-        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.reader, self.writer = await asyncio.open_connection(host, int(port), ssl=self._tls)
         return self
 
     async def __aexit__(
@@ -107,8 +109,9 @@ class _Stream:
 class Http2:
     """One connection of HTTP/2 by prior knowledge, as Deno opens it; any number of requests at a time."""
 
-    def __init__(self, address: str, *, window: int = 2_097_152) -> None:
+    def __init__(self, address: str, *, window: int = 2_097_152, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
+        self._tls = tls
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._window = window
         self._streams: dict[int, _Stream] = {}
@@ -123,7 +126,7 @@ class Http2:
 
     async def __aenter__(self) -> Self:
         host, _, port = self._address.rpartition(":")
-        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.reader, self.writer = await asyncio.open_connection(host, int(port), ssl=self._tls)
         codes = h2.settings.SettingCodes
         initial = {codes.ENABLE_PUSH: 0, codes.INITIAL_WINDOW_SIZE: self._window}
         self._h2.local_settings = h2.settings.Settings(client=True, initial_values=initial)

@@ -106,6 +106,8 @@ def test_files_are_beside_the_configuration(tmp_path: Path) -> None:
     assert (config.tls_cert, config.peer_ca) == (tmp_path / "c.pem", tmp_path / "ca.pem")
     assert config.tls_client_ca == Path("elsewhere.pem")
     assert config.tls_ca is None
+    file.write_text('tls_ca = "system"\n' + file.read_text())
+    assert load(file, {}, {}).tls_ca == Path("system")
 
 
 def test_a_clients_variables_are_no_typing_errors_of_a_nodes(tmp_path: Path) -> None:
