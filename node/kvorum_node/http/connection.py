@@ -27,6 +27,8 @@ IDLE_TIMEOUT: Final = 120.0
 is just being used is an error for them."""
 CLOSE_STALL: Final = 5.0
 """Seconds that the last bytes of a closed connection, and the client's own end, may take."""
+LINGER: Final = 0.1
+"""Seconds of silence of the client before the end of TLS is said."""
 MAX_DISCARDED: Final = 1_048_576
 """Bytes that a client may send on a connection that is over."""
 WRITE_STALL: Final = 30.0
@@ -103,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._served = False
         self._closing = False
         self._discarded = 0
+        self._linger: asyncio.TimerHandle | None = None
+        self._heard_since_close = False
         self.scheduled = False
         self.peer = ""
         self.scheme = "http"
@@ -126,6 +130,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
         self._inbox.clear()
         if self._codec is not None:
             self._codec.close()
@@ -133,6 +139,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            self._heard_since_close = True
             self._discarded += len(data)
             if self._discarded > MAX_DISCARDED:
                 self.abort()
@@ -239,11 +246,20 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
         try:
             if self.scheme == "https":
-                transport.close()  # TLS says goodbye after what is still to be sent, and waits for the client's
+                self._linger = self._host.loop.call_later(LINGER, self._part)
             else:
                 transport.write_eof()
         except OSError:
             transport.abort()  # the client is gone
+
+    def _part(self) -> None:
+        """TLS has no half of an end: after its goodbye, whatever the client still sends is an error, and cuts it off
+        from what it has not read. So first it gets the time to stop, which is short when it sends nothing."""
+        if self._heard_since_close:
+            self._heard_since_close = False
+            self._linger = self._host.loop.call_later(LINGER, self._part)
+        elif self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""

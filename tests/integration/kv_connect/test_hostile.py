@@ -44,8 +44,8 @@ class Echo:
     def share(self) -> Share:
         return Share(self.bodies)
 
-    def refused(self, refusal: Refusal) -> None:
-        pass
+    def refused(self, refusal: Refusal, head: Request) -> Response:
+        return refusal.response()
 
     async def handle(self, request: Request) -> Response:
         self.handled += 1

@@ -52,7 +52,7 @@ class Http1:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await self.writer.wait_closed()
 
     async def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
@@ -142,7 +142,7 @@ class Http2:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await self.writer.wait_closed()
 
     async def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
