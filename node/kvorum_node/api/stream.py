@@ -83,6 +83,8 @@ class Stream:
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
         self._stalled_reads: list[Pending] = []
+        self._stalled_keys = 0
+        """For how many reads they count."""
         self._stop_listening: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -204,7 +206,7 @@ class Stream:
             for job in jobs:
                 job.resume()
         if self._stalled_reads:
-            reads, self._stalled_reads = self._stalled_reads, []
+            reads, self._stalled_reads, self._stalled_keys = self._stalled_reads, [], 0
             self._service.reads.resume(reads)
         self._queues.resume()
         if self._stalled_ranges:
@@ -319,7 +321,7 @@ class Stream:
             self._outbox.put_leader(self._service.leader)
 
     def _take_reads(self, reads: Any) -> None:
-        if len(self._stalled_reads) > MAX_STALLED_READS:
+        if self._stalled_keys > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
         if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
             raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
@@ -331,7 +333,7 @@ class Stream:
         )
 
     def _take_points(self, reads: Any) -> None:
-        if len(self._stalled_reads) > MAX_STALLED_READS:
+        if self._stalled_keys > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
         if self._service.access.on:
             self._service.reads.submit([self._judged_points(read) for read in reads])
@@ -386,6 +388,7 @@ class Stream:
         if self._outbox.size < READ_AHEAD or self._stop_listening is None:
             return True
         self._stalled_reads.append(item)
+        self._stalled_keys += item.keys
         return False
 
     def _answer_read(self, answer: pb.ReadResult) -> None:

@@ -338,6 +338,24 @@ async def test_many_large_reads_of_one_key_each_wait_for_their_reader(cluster: T
         assert peak_bytes(pid) - before < 100 * 1_048_576
 
 
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_client_that_asks_on_without_reading_is_cut_off(leader: str, together: bool) -> None:
+    async with RawStream(leader) as stream:
+        await stream.greet()
+        await stream.open_session()
+        await stream.write(set_op(KEY, bytes(60_000)))
+        for _ in range(24):
+            frame = pb.ClientFrame()
+            if together:
+                frame.point_reads.add(id=1, keys=[KEY] * 500)
+            else:
+                frame.reads.extend(pb.Read(id=1, keys=[KEY]) for _ in range(500))
+            await stream.send(frame)
+        seen = await stream.end()
+        assert "not read fast enough" in seen.error
+        assert not seen.error_is_final
+
+
 async def test_an_expired_key_disappears(leader: str) -> None:
     async with RawStream(leader) as stream:
         await stream.greet()
