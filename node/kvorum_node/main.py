@@ -23,6 +23,7 @@ from kvorum_raft.errors import ConfigurationError, RaftFault
 
 from . import logs
 from .config import SETTINGS, NodeConfig, listen_parts, load
+from .descriptors import raise_limit
 
 EXIT_FAULT = 70
 EXIT_REFUSED = 78
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if only_check:
             return _check(config)
         logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
+        raise_limit()
         check_ports(config)
         prepare_folder(config.data_dir)
         return _run(lambda: serve(config), config.event_loop)

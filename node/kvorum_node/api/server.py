@@ -15,6 +15,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.seams import Administration
 
 from ..backup.saving import Backups
+from ..descriptors import at_most
 from ..request_ids import UnaryCalls
 from ..service import LAG_PATIENCE, NodeService
 from .admin import SERVICE as ADMIN
@@ -28,6 +29,7 @@ SERVICE = "kvorum.v1.Kv"
 MAX_STREAMS = 10_000
 LOOK = 1.0
 """Seconds between looks at this node's health."""
+MAX_CONNECTIONS = 12_000
 HANDSHAKE_MS = 10_000
 """Thousands of clients may come back at once, and a handshake takes a millisecond or two."""
 GRACE = 1.0
@@ -79,6 +81,8 @@ class ApiServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 500),
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                # Those without a handshake or a call count as well.
+                ("grpc.max_allowed_incoming_connections", at_most(MAX_CONNECTIONS, 10)),
             ),
             interceptors=(UnaryCalls(service.slow, service.tracing),),
             maximum_concurrent_rpcs=MAX_STREAMS,

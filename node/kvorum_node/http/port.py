@@ -5,6 +5,7 @@ import asyncio
 from kvorum_raft.seams import Consensus
 
 from ..config import NodeConfig, listen_parts
+from ..descriptors import at_most
 from ..front import Front
 from ..metrics import service as of_service
 from ..metrics.collector import Sources
@@ -13,7 +14,7 @@ from ..service import LAG_PATIENCE, NodeService
 from .app import App
 from .health import Health
 from .metrics import Metrics
-from .server import HttpServer
+from .server import MAX_CONNECTIONS, HttpServer
 from .tokens import Tokens
 
 
@@ -53,7 +54,10 @@ class HttpPort:
             tracing=service.tracing,
         )
         self._server = HttpServer(
-            self._app, *listen_parts(config.http_listen), tls=None if tls is None else tls.context
+            self._app,
+            *listen_parts(config.http_listen),
+            max_connections=at_most(MAX_CONNECTIONS, 2),
+            tls=None if tls is None else tls.context,
         )
 
     async def start(self) -> None:

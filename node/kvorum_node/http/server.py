@@ -20,6 +20,7 @@ from typing import Final
 from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.tls_port import TlsPort
 
+from ..descriptors import at_most
 from .app import App
 from .connection import CLOSE_STALL, Codec, Connection
 from .http1 import Http1
@@ -93,7 +94,7 @@ class HttpServer:
                 lambda: Connection(self),
                 self._tls,
                 patience=HANDSHAKE_TIMEOUT,
-                half_open=HALF_OPEN,
+                half_open=at_most(HALF_OPEN, 1),
                 report=self._tls_refused,
                 plain_answer=USE_TLS,
                 farewell=CLOSE_STALL,
