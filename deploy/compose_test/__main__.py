@@ -21,7 +21,7 @@ from typing import Final
 from . import probe, supplies
 from .steps import Failed, say
 
-INSIDE: Final = 1_200.0
+INSIDE: Final = 2_400.0
 """Seconds that the inner part may take; each of its steps has a limit of its own."""
 TIDY: Final = 180.0
 """Seconds in which an interrupted test must have removed what it made in an engine that was there before."""

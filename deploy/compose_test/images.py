@@ -11,7 +11,7 @@ from .supplies import ROOT, Supplies
 BASE: Final = "python:3.12-slim"
 PROMETHEUS: Final = "prom/prometheus:v3.5.0"
 PULL: Final = 120.0
-BUILD: Final = 400.0
+BUILD: Final = 600.0
 _MARK: Final = "check_python.py"
 """In the history of an image that was built from our Dockerfile."""
 _PROMETHEUS_FILE: Final = """\

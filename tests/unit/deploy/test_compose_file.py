@@ -1,11 +1,14 @@
 """compose.yaml, Dockerfile and .dockerignore say what they must; whether they work is shown by scripts/compose-test."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[3]
 NODES = ("n1", "n2", "n3")
@@ -112,7 +115,7 @@ def test_nodes_start_after_setup_and_have_time_to_hand_over(compose: dict[str, A
 def test_the_image_needs_no_root_no_debian_package_and_no_extension_of_a_builder() -> None:
     text = (ROOT / "Dockerfile").read_text()
     assert "ARG BASE_IMAGE=python:3.12-slim" in text and "FROM ${BASE_IMAGE}" in text
-    assert re.findall(r"^USER (\S+)$", text, re.M) == ["10001:10001"]
+    assert re.findall(r"^USER (\S+)$", text, re.MULTILINE) == ["10001:10001"]
     assert "STOPSIGNAL SIGTERM" in text and "HEALTHCHECK" in text
     for extension in ("# syntax", "--mount", "apt-get", "<<EOF"):
         assert extension not in text
@@ -125,7 +128,7 @@ def test_a_build_gets_only_what_it_needs() -> None:
     lines = (ROOT / ".dockerignore").read_text().split("\n")
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.M)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     sources = {source for line in copied for source in line.split()}
     allowed = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
     assert all(any(source == one or source.startswith(f"{one}/") for one in allowed) for source in sources)
@@ -135,14 +138,24 @@ def test_a_build_gets_only_what_it_needs() -> None:
 @pytest.mark.parametrize("name", ["image", "image-build", "compose"])
 def test_what_is_installed_is_pinned_with_hashes_and_names_no_registry(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
-    pinned = re.findall(r"^[\w.-]+==\S+ \\\n    --hash=sha256:", text, re.M)
-    assert pinned and len(pinned) == len(re.findall(r"^[a-zA-Z]", text, re.M))
+    pinned = re.findall(r"^[\w.-]+==\S+ \\\n    --hash=sha256:", text, re.MULTILINE)
+    assert pinned and len(pinned) == len(re.findall(r"^[a-zA-Z]", text, re.MULTILINE))
     assert "://" not in text and "--index" not in text
 
 
 def test_what_is_shipped_is_what_was_tested() -> None:
     def versions(name: str) -> dict[str, str]:
-        return dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / f"requirements/{name}.txt").read_text(), re.M))
+        return dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / f"requirements/{name}.txt").read_text(), re.MULTILINE))
 
     tested, shipped = versions("dev"), versions("image")
     assert shipped and {package: tested.get(package) for package in shipped} == shipped
+
+
+def test_the_image_gets_everything_that_a_node_and_the_command_line_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = [Requirement(text) for text in (*project["dependencies"], *extras["node"], *extras["cli"])]
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE))
+    assert len(needed) > 10
+    for one in needed:
+        assert one.specifier.contains(locked[canonicalize_name(one.name)]), one
