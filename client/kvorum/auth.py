@@ -21,6 +21,7 @@ from kvorum.link import Link
 from kvorum.queues.delivered import moment
 
 _PAGE: Final = 100
+_MOST: Final = 1 << 32
 _QUEUE_RIGHTS: Final = ("send", "receive", "manage")
 
 Prefixes = Iterable[Sequence[KeyPart]]
@@ -37,6 +38,10 @@ class Scopes:
     receive: tuple[str, ...] = ()
     manage: tuple[str, ...] = ()
     admin: bool = False
+    operations_per_second: int | None = None
+    """On each node; None: as many as it can."""
+    connections: int | None = None
+    """To each node."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +110,25 @@ class Auth:
         receive: Iterable[str] = (),
         manage: Iterable[str] = (),
         admin: bool = False,
+        operations_per_second: int | None = None,
+        connections: int | None = None,
         expire_in: Duration | None = None,
         timeout: Duration | None = None,
     ) -> NewToken:
-        """Make a token. `name` is for people, and one token's only; `expire_in`: it is good for nothing after that."""
+        """Make a token. `name` is for people, and one token's only; `expire_in`: it is good for nothing after that.
+        `operations_per_second` and `connections` bound what it may ask of each node; more is Overloaded."""
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"the name of a token is a str that is not empty, got {shown(name)}")
         token_id, secret = tokens.make_id(), tokens.make_secret()
         queues = {"send": send, "receive": receive, "manage": manage}
+        scopes = _scopes(read, write, queues, admin=admin)
+        scopes.operations_per_s = _bound("operations_per_second", operations_per_second)
+        scopes.connections = _bound("connections", connections)
         made = pb.PutToken(
             id=token_id,
             secret=tokens.hash_of(secret),
             name=name,
-            scopes=_scopes(read, write, queues, admin=admin).SerializeToString(deterministic=True),
+            scopes=scopes.SerializeToString(deterministic=True),
         )
         if expire_in is not None:
             made.expire_in_ms = max(1, milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN))
@@ -191,6 +202,8 @@ def token_info(info: pb.TokenInfo) -> TokenInfo:
             read=tuple(decode_key(key.prefix) for key in scopes.keys if key.read),
             write=tuple(decode_key(key.prefix) for key in scopes.keys if key.write),
             admin=scopes.admin,
+            operations_per_second=scopes.operations_per_s or None,
+            connections=scopes.connections or None,
             **queues,
         ),
         moment(info.created_ms),
@@ -198,6 +211,14 @@ def token_info(info: pb.TokenInfo) -> TokenInfo:
         info.disabled,
         moment(info.old_secret_ms) if info.old_secret_ms else None,
     )
+
+
+def _bound(name: str, bound: int | None) -> int:
+    if bound is None:
+        return 0
+    if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound < _MOST:
+        raise InvalidArgument(f"{name} is an int from 1 to {_MOST - 1:,}, got {shown(bound)}")
+    return bound
 
 
 def _scopes(read: Prefixes, write: Prefixes, queues: "dict[str, Iterable[str]]", *, admin: bool) -> pb.Scopes:

@@ -35,6 +35,8 @@ class Auth:
         receive: Iterable[str] = (),
         manage: Iterable[str] = (),
         admin: bool = False,
+        operations_per_second: int | None = None,
+        connections: int | None = None,
         expire_in: Duration | None = None,
         timeout: Duration | None = None,
     ) -> NewToken:
@@ -48,6 +50,8 @@ class Auth:
                 receive=receive,
                 manage=manage,
                 admin=admin,
+                operations_per_second=operations_per_second,
+                connections=connections,
                 expire_in=expire_in,
                 timeout=timeout,
             )

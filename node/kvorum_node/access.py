@@ -8,6 +8,7 @@ the entry that took it, or, if it was time that took it, within `LOOK` seconds.
 
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -29,7 +30,7 @@ MALFORMED: Final = "this is no token of kvorum's: one begins with kvo_"
 class Caller:
     """Whoever shows a token, or none. Compares its secret once for each state of the tokens."""
 
-    __slots__ = ("_hash", "_id", "_known_in", "_root", "_text_given", "_token")
+    __slots__ = ("_hash", "_id", "_known_in", "_root", "_text_given", "_token", "entered")
 
     def __init__(self, text: str, root_hash: bytes) -> None:
         self._text_given = bool(text)
@@ -40,6 +41,8 @@ class Caller:
         self._root = bool(root_hash) and hmac.compare_digest(given, root_hash)
         self._known_in: Auth | None = None
         self._token: Token | None = None
+        self.entered = b""
+        """The token for which it was counted as a connection."""
 
     @property
     def is_root(self) -> bool:
@@ -94,6 +97,9 @@ class Access:
         self._listeners: dict[Callable[[], None], None] = {}
         self._looking = False
         self._denied = 0
+        self._spent: dict[bytes, tuple[float, float]] = {}
+        """Operations that a token has left, and when that was counted."""
+        self._connections: Counter[bytes] = Counter()
         self.audit = Audit(timers)
 
     # ---- who it is
@@ -166,6 +172,45 @@ class Access:
         found = sorted(self._store.auth.tokens.items())
         return [token.info() for token_id, token in found if token_id > after][:count]
 
+    # ---- how much
+
+    def over(self, caller: Caller, count: int) -> str:
+        """Count operations of a token against what it may do in a second here; what is to be said if that was used up.
+        One that was not goes into debt: a frame is not taken apart."""
+        auth = self._store.auth
+        if not auth.on or caller.is_root:
+            return ""
+        token = caller.token(auth, self._now_ms())
+        rate = 0 if token is None else token.rights.operations_per_s
+        if token is None or not rate:
+            return ""
+        now = self._timers.time()
+        left, at = self._spent.get(token.id, (float(rate), now))
+        left = min(float(rate), left + (now - at) * rate)
+        if left <= 0:
+            self._spent[token.id] = left, now
+            return f"this token may do {rate:,} operations a second on each node, and has done them"
+        self._spent[token.id] = left - count, now
+        return ""
+
+    def enter(self, caller: Caller) -> str:
+        """Count a connection in; what is to be said if it is one too many. `leave` counts it out."""
+        token = caller.token(self._store.auth, self._now_ms())
+        if token is None:
+            return ""
+        most = token.rights.connections
+        if most and self._store.auth.on and self._connections[token.id] >= most:
+            return f"this token may have {most:,} connections to each node"
+        self._connections[token.id] += 1
+        caller.entered = token.id
+        return ""
+
+    def leave(self, caller: Caller) -> None:
+        if caller.entered:
+            self._connections[caller.entered] -= 1
+            self._connections += Counter()  # without what is zero
+            caller.entered = b""
+
     def who(self, caller: Caller) -> pb.Identity:
         """For whoever asks who he is."""
         auth, now_ms = self._store.auth, self._now_ms()
@@ -196,6 +241,8 @@ class Access:
 
     def changed(self) -> None:
         """An entry has changed the tokens, or another state was put in place of this one."""
+        known = self._store.auth.tokens
+        self._spent = {token_id: spent for token_id, spent in self._spent.items() if token_id in known}
         for listener in list(self._listeners):
             listener()
         self._look_later()

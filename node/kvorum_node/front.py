@@ -254,7 +254,10 @@ class Front:
             raise errors.Overloaded(f"more than {2 * MAX_TOKENS} tokens are being written with on this node")
 
     def check(self, caller: Caller, missing: Callable[[Rights], str]) -> None:
-        """See `Access.check`."""
+        """See `Access.check`; Overloaded if its token has done as much as it may."""
+        over = self._service.access.over(caller, 1)
+        if over:
+            raise errors.Overloaded(over)
         self._service.access.check(caller, missing)
 
     @property

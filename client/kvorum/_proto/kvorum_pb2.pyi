@@ -630,14 +630,18 @@ class QueueScope(_message.Message):
     def __init__(self, name: _Optional[str] = ..., prefix: _Optional[bool] = ..., send: _Optional[bool] = ..., receive: _Optional[bool] = ..., manage: _Optional[bool] = ...) -> None: ...
 
 class Scopes(_message.Message):
-    __slots__ = ("keys", "queues", "admin")
+    __slots__ = ("keys", "queues", "admin", "operations_per_s", "connections")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[KeyScope]
     queues: _containers.RepeatedCompositeFieldContainer[QueueScope]
     admin: bool
-    def __init__(self, keys: _Optional[_Iterable[_Union[KeyScope, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueScope, _Mapping]]] = ..., admin: _Optional[bool] = ...) -> None: ...
+    operations_per_s: int
+    connections: int
+    def __init__(self, keys: _Optional[_Iterable[_Union[KeyScope, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueScope, _Mapping]]] = ..., admin: _Optional[bool] = ..., operations_per_s: _Optional[int] = ..., connections: _Optional[int] = ...) -> None: ...
 
 class PutToken(_message.Message):
     __slots__ = ("id", "secret", "overlap_ms", "name", "scopes", "expire_in_ms", "disabled")

@@ -90,6 +90,10 @@ def token_group() -> None:
 @click.option("--receive", multiple=True, metavar="NAME", help=f"Receive from this {_QUEUE_HELP}")
 @click.option("--manage", multiple=True, metavar="NAME", help=f"Manage this {_QUEUE_HELP}")
 @click.option("--admin", is_flag=True, help="Change members and tokens, and manage all queues.")
+@click.option(
+    "--operations", "operations_per_second", type=int, help="Operations a second on each node; default: no bound."
+)
+@click.option("--connections", type=int, help="Connections to each node; default: no bound.")
 @click.option("--expires", "expire_in", type=Duration(), help="Good for nothing after that: 90d, 12h; default: never.")
 @database_options
 @runs
@@ -202,6 +206,10 @@ def _may(token: TokenInfo, options: Options) -> str:
         parts += [f"{right} {options.shown_key(key)}" for key in keys]
     for right, names in (("send", scopes.send), ("receive", scopes.receive), ("manage", scopes.manage)):
         parts += [f"{right} {name or chr(34) * 2}" for name in names]
+    if scopes.operations_per_second:
+        parts.append(f"{scopes.operations_per_second:,} operations/s")
+    if scopes.connections:
+        parts.append(f"{scopes.connections:,} connections")
     return "\n".join(parts)
 
 
@@ -226,6 +234,8 @@ def _as_json(token: TokenInfo) -> dict[str, object]:
         "receive": list(scopes.receive),
         "manage": list(scopes.manage),
         "admin": scopes.admin,
+        "operations_per_second": scopes.operations_per_second,
+        "connections": scopes.connections,
         "created_at": time_json(token.created_at),
         "expires_at": time_json(token.expires_at),
         "disabled": token.disabled,

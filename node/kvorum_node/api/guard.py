@@ -43,6 +43,7 @@ class StreamGuard:
 
     def close(self) -> None:
         self._closed = True
+        self._access.leave(self.caller)
         self._waiting.clear()
         if self._stop_listening is not None:
             self._stop_listening()

@@ -241,6 +241,8 @@ class Stream:
         self._greeted = True
         if hello.token:
             self._caller = self._guard.caller = self._service.access.caller(hello.token)
+            if too_many := self._service.access.enter(self._caller):
+                raise ResumableError(too_many)
         leader = self._service.leader
         self._outbox.put_hello(
             pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader, point_reads=True)
@@ -311,6 +313,9 @@ class Stream:
         except Unauthenticated as error:
             self._answer(refuse_all(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
             return
+        if principal and (over := self._service.access.over(self._caller, len(group.writes))):
+            self._answer(refuse_all(group, pb.OUTCOME_OVERLOADED, over))
+            return
         self._service.write(group, self._answer, principal)
 
     def _answer(self, answer: pb.ResultGroup) -> None:
@@ -326,7 +331,11 @@ class Stream:
         if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
             raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
         if self._service.access.on:
-            self._service.reads.submit([self._judged_read(read) for read in reads])
+            if over := self._service.access.over(self._caller, len(reads)):
+                for read in reads:
+                    self._answer_read(_denied_read(read, (pb.READ_STATUS_OVERLOADED, over)))
+            else:
+                self._service.reads.submit([self._judged_read(read) for read in reads])
             return
         self._service.reads.submit(
             [PendingRead(read, self._answer_read, self._take_slice, self._has_room) for read in reads]
@@ -336,7 +345,11 @@ class Stream:
         if self._stalled_keys > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
         if self._service.access.on:
-            self._service.reads.submit([self._judged_points(read) for read in reads])
+            if over := self._service.access.over(self._caller, sum(len(read.keys) for read in reads)):
+                for read in reads:
+                    self._answer_points(pb.PointAnswers(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over))
+            else:
+                self._service.reads.submit([self._judged_points(read) for read in reads])
             return
         self._service.reads.submit([PendingPoints(read, self._answer_points, self._has_room) for read in reads])
 

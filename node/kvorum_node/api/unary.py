@@ -48,7 +48,10 @@ class Unary:
             if item.job is not None:
                 item.job.cancel()
         # By a state at least as new as the one that was read.
-        refusal = self._service.access.refusal(caller_of(self._service, context), lambda rights: for_read(rights, read))
+        caller = caller_of(self._service, context)
+        if over := self._service.access.over(caller, 1):
+            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over)
+        refusal = self._service.access.refusal(caller, lambda rights: for_read(rights, read))
         if refusal is not None:
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         return answer
@@ -62,9 +65,12 @@ class Unary:
             )
             return pb.WriteResponse(outcome=pb.OUTCOME_NOT_LEADER, message=f"the leader is {where}")
         try:
-            principal = self._service.access.stamp(caller_of(self._service, context))
+            caller = caller_of(self._service, context)
+            principal = self._service.access.stamp(caller)
         except Unauthenticated as error:
             return pb.WriteResponse(outcome=pb.OUTCOME_UNAUTHENTICATED, message=str(error))
+        if over := self._service.access.over(caller, 1):
+            return pb.WriteResponse(outcome=pb.OUTCOME_OVERLOADED, message=over)
         # No session: nothing can tell a repeat of this request, so an unknown outcome stays unknown.
         group = pb.WriteGroup()
         group.writes.add(seq=1, op=request.write.SerializeToString())

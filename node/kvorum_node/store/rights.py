@@ -39,10 +39,12 @@ QueueOf = Callable[[bytes, int], str | None]
 class Rights:
     """`may_…` say yes or no. Made of `pb.Scopes`; immutable."""
 
-    __slots__ = ("_exact", "_keys", "_prefixes", "admin")
+    __slots__ = ("_exact", "_keys", "_prefixes", "admin", "connections", "operations_per_s")
 
     def __init__(self, scopes: pb.Scopes) -> None:
         self.admin = scopes.admin
+        self.operations_per_s = scopes.operations_per_s
+        self.connections = scopes.connections
         keys: list[tuple[bytes, bytes, int]] = []
         for scope in scopes.keys:
             mask = scope.read * READ | scope.write * WRITE
