@@ -261,9 +261,9 @@ class Access:
 
     # ---- notes
 
-    def note_change(self, caller: Caller, what: str) -> None:
-        """An administrator has changed something that is not in the log of writes."""
-        self.audit.changed(caller.principal(self._store.auth, self._now_ms()), what)
+    def note_change(self, caller: Caller, what: str, principal: bytes = b"") -> None:
+        """Somebody has changed something; `principal` is who he was then, which the change may have ended."""
+        self.audit.changed(principal or caller.principal(self._store.auth, self._now_ms()), what)
 
     def _note(self, caller: Caller, lacks: str) -> None:
         self._denied += 1

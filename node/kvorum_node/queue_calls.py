@@ -326,7 +326,7 @@ class QueueCalls:
         elif isinstance(output, Denied):
             call.fail(_STATUSES.get(output.outcome, pb.READ_STATUS_INVALID), output.message)
         else:
-            self._access.audit.changed(call.principal, _told(call.request))
+            self._access.note_change(call.caller, _told(call.request), call.principal)
             count = output if isinstance(output, int) else 0
             call.end(pb.QueueReply(status=pb.READ_STATUS_OK, count=count, time_ms=self._consensus.now_ms()))
 
