@@ -317,7 +317,9 @@ class LeaderSide(CoreState):
         """Something to everybody: entries if there are any, proof of leadership in any case."""
         self._SyncObj__newAppendEntriesTime = now + self._timing.heartbeat
         self._median_offset = None
-        self._round_times[self.rounds.begin()] = now
+        number = self.rounds.begin()
+        self._round_times[number] = now
+        self._newest_round = number, self._stopwatch()
         if len(self._round_times) > _ROUND_TIMES:
             del self._round_times[next(iter(self._round_times))]
         self._give_turn(now)
@@ -438,7 +440,7 @@ class LeaderSide(CoreState):
                 self.entry_clock.observe(node_id, wall_ms, sent_at)
             if sent_at > progress.heard_at:
                 progress.heard_at = sent_at
-                self._time_round(node_id, sent_at)
+                self._time_round(node_id, number, sent_at)
             self.rounds.answered(node_id, number)
         if reply.low_space and progress.voter:
             self.low_on_space.add(node_id)
@@ -456,12 +458,14 @@ class LeaderSide(CoreState):
             self.counters["refusals"] += 1
             self._send_append(node, progress, [])
 
-    def _time_round(self, node_id: str, begun: float) -> None:
-        """It has answered a round for the first time."""
+    def _time_round(self, node_id: str, number: int, begun: float) -> None:
+        """It has answered a round for the first time. An older one took a heartbeat at least, for which the loop's
+        clock, of milliseconds, will do."""
         trips = self.round_trips.get(node_id)
         if trips is None:
             trips = self.round_trips[node_id] = Histogram()
-        trips.observe(self._clock() - begun)
+        newest, since = self._newest_round
+        trips.observe(self._stopwatch() - since if number == newest else self._clock() - begun)
 
     def _snapshot_replied(self, node: Node, reply: pb.SnapshotReply) -> None:
         progress = self._progress.get(node)

@@ -151,6 +151,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._hollow_waits = 0
         self._resign = False
         self._round_times: dict[int, float] = {}
+        self._newest_round = (0, 0.0)
+        """Leader: its number, and the stopwatch when it began."""
         self._notice_due: float | None = None
         self._proposed_at = self._busy_at = float("-inf")
         """Leader: when a command was proposed, and when that was soon after the one before."""

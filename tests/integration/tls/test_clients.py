@@ -303,6 +303,7 @@ async def test_figures_say_how_long_certificates_last(cluster: SecureNodes) -> N
     assert 29 < figures["tls_cert_expiry_days"] <= 30
     assert 29 * 86_400 < figures["tls_cert_expiry_seconds"] <= 30 * 86_400
     assert 29 < figures["peer_cert_expiry_days"] <= 30
+    assert figures["tls_reload_failures"] == 0
 
 
 def test_a_node_does_not_start_with_files_that_do_not_fit(tmp_path: Path) -> None:
