@@ -249,7 +249,8 @@ class Access:
 
     def _look_later(self) -> None:
         """While there are tokens that end by themselves, somebody must look."""
-        if not self._looking and self._store.auth.on and self._listeners:
+        auth = self._store.auth
+        if not self._looking and auth.on and self._listeners and any(map(_ends, auth.tokens.values())):
             self._looking = True
             self._timers.call_later(LOOK, self._look)
 
@@ -282,6 +283,11 @@ class Access:
 
 Refusal = tuple["pb.ReadStatus", str]
 """A status and its message."""
+
+
+def _ends(token: Token) -> bool:
+    """By itself, or one of its secrets does."""
+    return bool(token.expires_ms) or len(token.secrets) > 1
 
 
 class Audit:

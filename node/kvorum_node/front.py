@@ -10,7 +10,8 @@ While nobody leads, everything is held: clients of KV Connect do not fail over b
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -141,15 +142,16 @@ class Front:
         missing = partial(for_keys, keys=keys)
         stop_listening = service.access.listen(wake.set) if caller is not INSIDER else None
         try:
-            async for entries in self._watch(keys, wake, lambda: self.check(caller, missing)):
-                yield entries
+            async with aclosing(self._watch(keys, wake, lambda: self._judge(caller, missing))) as snapshots:
+                async for entries in snapshots:
+                    yield entries
         finally:
             if stop_listening is not None:
                 stop_listening()
 
     async def _watch(
         self, keys: Sequence[bytes], wake: asyncio.Event, check: Callable[[], None]
-    ) -> AsyncIterator[Sequence[pb.KvEntry]]:
+    ) -> AsyncGenerator[Sequence[pb.KvEntry], None]:
         service = self._service
         while True:
             news = self._news
@@ -258,6 +260,9 @@ class Front:
         over = self._service.access.over(caller, 1)
         if over:
             raise errors.Overloaded(over)
+        self._judge(caller, missing)
+
+    def _judge(self, caller: Caller, missing: Callable[[Rights], str]) -> None:
         self._service.access.check(caller, missing)
 
     @property
