@@ -16,7 +16,7 @@ from .images import Images
 from .steps import Failed, say
 from .supplies import Supplies
 
-PLAY: Final = 900.0
+PLAY: Final = 1_500.0
 """Seconds that the scenario may take."""
 
 
