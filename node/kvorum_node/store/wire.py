@@ -88,6 +88,16 @@ def plain_message(op: bytes) -> tuple[bytes, bytes] | None:
 def plain_set(op: bytes) -> PlainSet | None:
     """A single SET with key and value, which need not be within the limits."""
     try:
+        size = len(op) - 2
+        if op[1] == size < _MORE and op[0] == SET and op[2] == _FIRST:
+            # Most of them are this short: each length is one byte, or points behind the end.
+            end = op[3] + 4
+            if op[end : end + 3] == _SET_AND_VALUE:
+                at = end + 4
+                stop = at + op[end + 3]
+                encoding = _ENCODINGS.get(op[stop:])
+                if encoding is not None:
+                    return op[4:end], encoding, op[at:stop], None, b""
         at = 0
         checked_key, versionstamp = None, b""
         if op[0] == CHECK:
