@@ -12,7 +12,7 @@ from kvorum import tokens
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import Address, ClusterBackend
 from kvorum.cluster.connection import Connection
-from kvorum_raft import RaftConfig, RaftNode, Timing
+from kvorum_raft import Limits, RaftConfig, RaftNode, Timing
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_marker
 from kvorum_raft.tls import PeerTls
@@ -274,6 +274,7 @@ def _raft_config(config: NodeConfig, timing: Timing, tls: PeerTls | None) -> Raf
         data_version=DATA_VERSION,
         timing=timing,
         tls=tls,
+        limits=Limits(checkpoint_log=config.checkpoint_log_mb << 20),
     )
 
 

@@ -66,6 +66,7 @@ class NodeConfig:
     session_idle_ms: int
     min_free_mb: int
     scrub_interval_s: int
+    checkpoint_log_mb: int
     event_loop: str
     log_level: str
     log_format: str
@@ -235,6 +236,12 @@ SETTINGS: tuple[Setting, ...] = (
         _whole(0, 366 * 86_400),
         3_600,
         "seconds between two slow scans of the state for damage; 0: none",
+    ),
+    Setting(
+        "checkpoint_log_mb",
+        _whole(1, 1 << 16),
+        32,
+        "MiB of log after which a checkpoint is made; a quarter of the state, if that is more",
     ),
     Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
     Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),

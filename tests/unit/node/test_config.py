@@ -204,3 +204,5 @@ def test_reserve_and_scrub_interval_are_checked(tmp_path: Path) -> None:
     config = load(write(tmp_path, "min_free_mb = 512\nscrub_interval_s = 0\n" + GOOD), {}, {})
     assert (config.min_free_mb, config.scrub_interval_s) == (512, 0)
     assert "min_free_mb" in refused(tmp_path, "min_free_mb = -1\n" + GOOD)
+    assert config.checkpoint_log_mb == 32
+    assert "checkpoint_log_mb" in refused(tmp_path, "checkpoint_log_mb = 0\n" + GOOD)
