@@ -16,6 +16,7 @@ from kvorum_node.dev_cluster import HOST, DevCluster, free_ports
 
 from .disks import LoopDisk
 from .network import Lab, Seat
+from .shim import Shim, environment_with
 
 CLIENT_PORT: Final = 7401
 PEER_PORT: Final = 7403
@@ -35,7 +36,8 @@ VOTERS: Final = 3
 class Arena(DevCluster):
     """With a lab, each node runs in a seat of it; with `disks`, each node's data is on a file system of its own.
 
-    `crews` seats are made for clients. `nodes` beyond the first three are not members of the new cluster. Methods
+    `crews` seats are made for clients. `shims` is the library of wrong clocks and bad syncs, if nodes are to get it.
+    `nodes` beyond the first three are not members of the new cluster. Methods
     raise, besides ClusterFailed, OSError and CalledProcessError where network or disks do not obey.
     """
 
@@ -47,6 +49,7 @@ class Arena(DevCluster):
         lab: Lab | None = None,
         disks: bool = False,
         crews: int = 1,
+        shims: Path | None = None,
         settings: Mapping[str, int | str] | None = None,
     ) -> None:
         super().__init__(base_dir, nodes=nodes, settings=settings)
@@ -60,6 +63,10 @@ class Arena(DevCluster):
         ]
         self._with_disks = disks
         self.disks: list[LoopDisk] = []
+        self._library = shims
+        self.shims: list[Shim] = []
+        self.killed = 0
+        """Processes of nodes that died of our SIGKILL."""
         self._joining = set(range(VOTERS, nodes))
         self.present = list(range(min(VOTERS, nodes)))
         """Numbers of the members, which run unless something was done to them."""
@@ -75,6 +82,10 @@ class Arena(DevCluster):
     def peer_address(self, number: int) -> str:
         """host:port."""
         return self._addresses[number][1]
+
+    def reached_at(self, number: int) -> str:
+        """Where clients find the node, host:port."""
+        return self._addresses[number][0]
 
     @property
     def url(self) -> str:
@@ -98,6 +109,9 @@ class Arena(DevCluster):
             for number in range(self.nodes):
                 mount = super().data_dir(number)
                 self.disks.append(LoopDisk(self.base_dir / f"n{number + 1}.ext4", mount))
+        if self._library is not None:
+            for number in range(self.nodes):
+                self.shims.append(Shim(self._library, self.base_dir / f"n{number + 1}.shim"))
         for number in range(self.nodes):
             self.config(number).write_text(self._config_text(number))
 
@@ -140,6 +154,11 @@ class Arena(DevCluster):
         for number in numbers:
             self.kill(number)
 
+    @property
+    def losses(self) -> int:
+        """Power cuts so far that have lost something; known when the power is back."""
+        return sum(disk.cuts - disk.harmless for disk in self.disks)
+
     def restore_power(self, number: int) -> None:
         """The node can be started again; what it had not synced is gone."""
         self.disks[number].restore()
@@ -165,7 +184,7 @@ class Arena(DevCluster):
         if child is not None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
-            child.wait()
+            self.killed += child.wait() == -signal.SIGKILL
             self._pid_file(number).unlink(missing_ok=True)
         self.forget(number)
 
@@ -231,9 +250,10 @@ class Arena(DevCluster):
         if seat is None:
             self._check_ports(number)
         command = [sys.executable, "-m", "kvorum_node", "--config", str(self.config(number))]
+        environment = environment_with(self.shims[number] if self.shims else None)
         with self.log(number).open("ab") as log:
             self._children[number] = self.popen(
-                command, seat, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.base_dir
+                command, seat, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.base_dir, env=environment
             )
         self._pid_file(number).write_text(f"{self._children[number].pid}\n")
         self.forget(number)

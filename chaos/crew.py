@@ -1,8 +1,8 @@
 """A process full of clients: `python -m chaos.crew OPTIONS`, started by a trial, perhaps in a network namespace.
 
-It works until it reads `stop` on its standard input, writes down what it saw and says `stopped`. Its handlers of
-messages go on until it reads `end`; then it writes everything down once more, says `ended`, and ends. It says `full`
-when it has made as many calls as it may.
+It says `working` when it begins, works until it reads `stop` on its standard input, writes down what it saw and says
+`stopped`. Its handlers of messages go on until it reads `end`; then it writes everything down once more, says `ended`,
+and ends. It says `full` when it has made as many calls as it may.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from typing import Final
 
 import kvorum
 
+from .duties import deed
+from .duties.doing import Duties
 from .history import Operation, export, load
 from .recorder import Recorder
 from .workload import Lane, Worker
@@ -35,10 +37,12 @@ class Account:
     deliveries: Counter[str] = field(default_factory=Counter)
     figures: Counter[str] = field(default_factory=Counter)
     """As the clients count, over all clients."""
+    deeds: list[deed.Deed] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Errors: OSError."""
         export(self.operations, path)
+        deed.export(self.deeds, path.with_suffix(".deeds"))
         path.with_suffix(".counts").write_text(
             json.dumps({"deliveries": dict(self.deliveries), "figures": dict(self.figures)})
         )
@@ -47,7 +51,8 @@ class Account:
     def read(cls, path: Path) -> "Account":
         """Errors: OSError, ValueError, KeyError for what `save` has not written."""
         counts = json.loads(path.with_suffix(".counts").read_text())
-        return cls(list(load(path)), Counter(counts["deliveries"]), Counter(counts["figures"]))
+        deeds = list(deed.load(path.with_suffix(".deeds")))
+        return cls(list(load(path)), Counter(counts["deliveries"]), Counter(counts["figures"]), deeds)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -91,27 +96,34 @@ async def work(options: argparse.Namespace) -> None:
             )
             for number in range(first + len(staying), first + len(staying) + options.visitors)
         ]
-        working = asyncio.gather(*lanes)
+        duties = Duties(clients[-1], options.number, rng("duties", options.number), account.deeds)
+        watching = asyncio.create_task(duties.watch())
+        working, dutiful = asyncio.gather(*lanes), asyncio.create_task(duties.run(stop))
+        print("working", flush=True)
         told = asyncio.ensure_future(_told(said, "stop"))
         try:
-            await asyncio.wait((working, told, handling), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, told, handling, watching, dutiful), return_when=asyncio.FIRST_COMPLETED)
             if working.done() and not told.done():
                 working.result()
                 print("full", flush=True)
                 await told
             stop.set()
-            if handling.done():
-                await handling
-            await working
+            for task in (handling, watching, dutiful):
+                if task.done():
+                    await task
+            await asyncio.gather(working, dutiful)
             account.save(options.file)
             print("stopped", flush=True)
             await _told(said, "end")
+            await duties.come_to_an_end()
             for kv in clients:
                 account.figures.update({name: int(value) for name, value in kv.statistics().items()})
         finally:
             told.cancel()
             working.cancel()
-            await asyncio.gather(working, told, return_exceptions=True)
+            watching.cancel()
+            dutiful.cancel()
+            await asyncio.gather(working, told, watching, dutiful, return_exceptions=True)
     await handling
     account.save(options.file)
     print("ended", flush=True)

@@ -111,6 +111,12 @@ class Crews:
         for wait in done:
             wait.result()
 
+    async def work(self) -> None:
+        """Return when all of them do."""
+        async with asyncio.timeout(PATIENCE):
+            for crew in self._crews:
+                await crew.says("working")
+
     async def stop(self) -> None:
         """No further calls, but those of handlers."""
         await self._all("stop", "stopped")
@@ -139,5 +145,6 @@ class Crews:
             whole.operations += account.operations
             whole.deliveries += account.deliveries
             whole.figures += account.figures
+            whole.deeds += account.deeds
         whole.operations.sort(key=lambda operation: operation.invoked)
         return whole

@@ -57,6 +57,13 @@ class LoopDisk:
             self.harmless += self._canary.stat().st_size > 0
             self._canary.unlink()
 
+    def try_write(self) -> None:
+        """Write and sync a block; returns, or fails, when the disk has answered."""
+        with self._canary.open("wb") as file:
+            file.write(bytes(4_096))
+            file.flush()
+            os.fsync(file.fileno())
+
     def hang(self) -> None:
         """From now on every write and sync waits; nobody is told why."""
         self._order(_FREEZE, 0)
@@ -76,6 +83,14 @@ class LoopDisk:
                     if error.errno != errno.ENOSPC:
                         raise
                     step //= 2
+
+    def has_no_room(self) -> bool:
+        """Whether a further block is refused."""
+        try:
+            self.try_write()
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+        return False
 
     def make_room(self) -> None:
         """The end of that."""

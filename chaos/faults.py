@@ -13,32 +13,83 @@ Fault = Literal[
     "pause",
     "isolate",
     "unplug",
-    "one-way",
+    "deaf",
+    "dumb",
     "pair",
     "split",
     "reset",
+    "flap",
+    "slow",
+    "lossy",
     "power",
     "power-two",
     "power-all",
     "hang",
     "full",
+    "slow-sync",
+    "failing-sync",
+    "clock-forward",
+    "clock-back",
+    "backup-restart",
+    "snapshot-restart",
+    "change",
 ]
-Category = Literal["kills", "pauses", "cuts", "power-cuts", "bad-disks"]
+Category = Literal[
+    "kills", "pauses", "cuts", "links", "power-cuts", "bad-disks", "syncs", "clocks", "restarts", "changes"
+]
 
 KINDS: Final[Mapping[Category, tuple[Fault, ...]]] = {
     # kill -9 of any node, of the leader, of two of three, of all
     "kills": ("kill", "leader", "majority", "all"),
     # SIGSTOP for less or more than an election timeout
     "pauses": ("pause",),
-    # The leader without its peers; a node without its cable; one direction; two nodes that do not hear each other; the
-    # network in two, clients on both sides; connections that break again and again.
-    "cuts": ("isolate", "unplug", "one-way", "pair", "split", "reset"),
+    # The leader without its peers; a node without its cable; one that does not hear, or is not heard; two nodes that do
+    # not hear each other; the network in two, clients on both sides; connections that break again and again; ways that
+    # are cut and whole, over and over.
+    "cuts": ("isolate", "unplug", "deaf", "dumb", "pair", "split", "reset", "flap"),
+    # Packets that come late, and packets that do not come
+    "links": ("slow", "lossy"),
     # Of one node, of two, of all at once
     "power-cuts": ("power", "power-two", "power-all"),
     # A disk on which every write waits; one without any room
     "bad-disks": ("hang", "full"),
+    # Syncs that take long; one that fails
+    "syncs": ("slow-sync", "failing-sync"),
+    # The wall clock of one node jumps, and jumps back after a while
+    "clocks": ("clock-forward", "clock-back"),
+    # kill -9 of a node that makes a backup, and of one end of a snapshot under way
+    "restarts": ("backup-restart", "snapshot-restart"),
+    # A fourth member comes, and one of the four goes
+    "changes": ("change",),
 }
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
+NEED: Final[Mapping[Category, str]] = {
+    "cuts": "net",
+    "links": "links",
+    "power-cuts": "disks",
+    "bad-disks": "disks",
+    "syncs": "shim",
+    "clocks": "shim",
+    "restarts": "shim",
+}
+"""What must be there for some of them (see `isolation`)."""
+HITS: Final[Mapping[Category, str]] = {
+    "kills": "processes killed",
+    "pauses": "processes that stood still",
+    "cuts": "segments sent again, or connections broken",
+    "links": "packets late, or lost",
+    "power-cuts": "disks that lost what was not synced",
+    "bad-disks": "writes that waited, or were refused",
+    "syncs": "syncs that were slow, or failed",
+    "clocks": "wrong times told to a node",
+    "restarts": "backups or snapshots under way at the kill",
+    "changes": "changes of members",
+}
+"""What is counted to prove that faults do something."""
+MAJORITY_STAYS: Final[frozenset[Fault]] = frozenset(get_args(Fault)) - {"majority", "all", "power-two", "power-all"}
+"""Faults that leave more than half of the nodes alone: service goes on."""
+AT_THE_LEADER: Final[tuple[Fault, ...]] = ("kill", "leader", "pause", "isolate", "unplug", "power")
+"""Faults after whose beginning a leader that was struck is of no use any more: the time to the next one is measured."""
 _OFTEN: Final[Mapping[Fault, int]] = {"kill": 12, "leader": 6, "power": 3}
 """How much more often than others of its category a fault comes when many are wanted: those that the rest of a system
 sees most."""

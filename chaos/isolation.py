@@ -16,11 +16,15 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Final, Literal
 
-Kind = Literal["net", "disks"]
+from .shim import COMPILER
+
+Kind = Literal["net", "links", "disks", "shim"]
 
 TOOLS: Final[dict[Kind, tuple[str, ...]]] = {
     "net": ("ip", "ss", "nsenter", "unshare"),
+    "links": ("ip", "ss", "nsenter", "unshare", "iptables", "iptables-restore"),
     "disks": ("mkfs.ext4", "mount", "umount"),
+    "shim": (COMPILER,),
 }
 INSIDE: Final = "--inside"
 """The flag by which a command knows that it is inside."""
@@ -39,11 +43,12 @@ class CannotIsolate(Exception):
 
 
 def missing(kind: Kind) -> str | None:
-    """Why network namespaces (`net`) or loop-mounted file systems (`disks`) cannot be had here; None if they can.
+    """Why network namespaces (`net`), packet filters in them (`links`), loop-mounted file systems (`disks`) or a
+    library loaded into nodes (`shim`) cannot be had here; None if they can.
 
     They are tried out, not guessed: a container may have root and no rights.
     """
-    if os.geteuid() != 0:
+    if kind != "shim" and os.geteuid() != 0:
         return "this needs root"
     absent = [tool for tool in TOOLS[kind] if shutil.which(tool) is None]
     if absent:

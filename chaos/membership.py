@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -21,7 +21,9 @@ from .faults import Fault
 from .nemesis import DidNotRejoin, Nemesis
 from .operator import Operator
 
-FAULTS: Final[tuple[Fault, ...]] = ("kill", "leader", "pause", "isolate", "one-way", "pair", "split", "reset", "power")
+FAULTS: Final[tuple[Fault, ...]] = (
+    *("kill", "leader", "pause", "isolate", "deaf", "dumb", "pair", "split", "reset", "power"),
+)
 """Those that leave a majority, so that changes can go on."""
 UNDER_FIRE: Final = 0.7
 """Part of the steps that a fault strikes."""
@@ -54,6 +56,16 @@ class Membership:
         while not stop.is_set() and time.monotonic() < until:
             await self._round()
 
+    async def change(self) -> int:
+        """A round as a fault among others. Returns the number of changes."""
+        before, under_fire = self.counts.total(), self._faults
+        self._faults = []  # one fault at a time
+        try:
+            await self._round()
+        finally:
+            self._faults = under_fire
+        return self.counts.total() - before
+
     async def _round(self) -> None:
         rng, arena = self._rng, self._arena
         newcomer = next(number for number in range(arena.nodes) if number not in arena.present)
@@ -75,14 +87,30 @@ class Membership:
 
     async def _wipe(self, victim: int) -> None:
         """All that a member has is lost; it comes back with nothing."""
-        arena = self._arena
         self._say(f"{name(victim)} loses its folder")
-        arena.present.remove(victim)
-        await in_thread(self._empty, victim)
-        await in_thread(arena.start, victim)
+        await self._emptied(victim)
         await self._step("replace", victim, lambda: self._operator.replace(victim))
-        arena.present.append(victim)
+        self._arena.present.append(victim)
         await self._step("promote", victim, lambda: self._operator.promote(victim))
+
+    async def replace(self, victim: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """The same as one fault among others: something happens while the node gets what it lacks."""
+        await self._emptied(victim)
+        changing = asyncio.ensure_future(in_thread(self._operator.replace, victim))
+        try:
+            await meanwhile()
+        finally:
+            await changing
+        self._arena.present.append(victim)
+        await self._nemesis.whole_again()
+        self.counts["replace"] += 1
+        await in_thread(self._operator.promote, victim)
+        self.counts["promote"] += 1
+
+    async def _emptied(self, victim: int) -> None:
+        self._arena.present.remove(victim)
+        await in_thread(self._empty, victim)
+        await in_thread(self._arena.start, victim)
 
     async def _ghost(self, gone: int) -> None:
         """A node that was taken out comes back with its old folder: that must not disturb the others, let alone let it
@@ -119,5 +147,5 @@ class Membership:
             await changing
         await self._nemesis.whole_again()
         if fault is not None:
-            self._nemesis.counts[fault] += 1
+            self._nemesis.done(fault)
         self.counts[what] += 1

@@ -9,7 +9,9 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -18,6 +20,8 @@ from kvorum_node.dev_cluster import in_thread
 from .arena import Arena
 from .cuts import Cuts, name
 from .faults import KINDS, Category, Fault, by_category, deck
+from .links import Links
+from .machines import Machines, Misbehaved
 
 SHORT_PAUSE: Final = (0.05, 0.4)
 """Seconds; below the shortest election timeout of 0.5 s."""
@@ -33,8 +37,8 @@ QUIET: Final = (0.2, 1.2)
 BRIEF_QUIET: Final = (0.02, 0.3)
 DEAD_DISK: Final = (0.0, 0.5)
 """Seconds that a node is left alone with a disk that has died."""
-BAD_DISK: Final = (0.2, 4.0)
-"""Seconds that a disk hangs or is full."""
+LONGEST: Final = 5.0
+"""Seconds."""
 PATIENCE: Final = 60.0
 """Seconds that a victim may take to rejoin."""
 SLOW: Final = 3.0
@@ -47,9 +51,21 @@ class DidNotRejoin(Exception):
     """The cluster is not whole again in time after a fault."""
 
 
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that was seen through. Moments are those of the monotonic clock, in seconds."""
+
+    fault: Fault
+    began: float
+    ended: float
+    """The victims may run again, ways are whole."""
+    whole: float
+    """The cluster is as if nothing had been."""
+
+
 class Nemesis:
     """See the module. `say` is called with a line for each fault, `wanted` are numbers of faults by category: they are
-    spread over the time of the run."""
+    spread over the time of the run. `longest` is how many seconds a fault may last that is no kill."""
 
     def __init__(
         self,
@@ -58,13 +74,24 @@ class Nemesis:
         faults: Sequence[Fault],
         say: Callable[[str], None],
         wanted: Mapping[Category, int] | None = None,
+        longest: float = LONGEST,
     ) -> None:
         self._arena = arena
         self._rng = rng
         self._faults = tuple(faults)
         self._say = say
         self._wanted = dict(wanted or {})
-        self._cuts = None if arena.lab is None else Cuts(arena, arena.lab, rng, say)
+        self._longest = longest
+        self._cuts = None if arena.lab is None else Cuts(arena, arena.lab, rng, say, longest)
+        self._links = None if arena.lab is None else Links(arena, arena.lab, rng, say, longest)
+        self._machines = Machines(arena, rng, say, longest)
+        self.others: dict[Fault, Callable[[], Awaitable[int]]] = {}
+        """Faults that somebody else knows how to do; each returns its hits."""
+        self.hits: Counter[str] = Counter()
+        """By kind: processes that were killed or stood still, packets that were lost, syncs that failed, …: what proves
+        that a fault has done something."""
+        self.struck: list[Struck] = []
+        self._moments = (0.0, 0.0)
         self.counts: Counter[str] = Counter()
         """Faults by kind: after each of them the cluster was whole again."""
         self.rejoins: list[float] = []
@@ -74,6 +101,14 @@ class Nemesis:
         """What is wanted and has not come."""
         sums = by_category(self.counts)
         return [f"{sums[kind]} of {number} {kind}" for kind, number in self._wanted.items() if sums[kind] < number]
+
+    def idle(self) -> list[str]:
+        """Kinds of faults that came and did nothing."""
+        return sorted(kind for kind in self.counts if not self.hits[kind])
+
+    def missing(self) -> list[str]:
+        """Kinds of faults that may come and did not."""
+        return sorted(kind for kind in self._faults if not self.counts[kind])
 
     async def run(self, stop: asyncio.Event, until: float, most: int) -> None:
         """Do harm until `stop`, a moment of the monotonic clock, or `most` times.
@@ -100,24 +135,44 @@ class Nemesis:
             drawn += 1
             await self.strike(fault)
             await self.whole_again()
-            self.counts[fault] += 1
+            self.done(fault)
+
+    def done(self, fault: Fault) -> None:
+        """The last fault was seen through, and the cluster is whole."""
+        self.counts[fault] += 1
+        self.struck.append(Struck(fault, *self._moments, time.monotonic()))
 
     async def strike(self, fault: Fault) -> None:
         """Do it, and let the victims run again. Errors: those of `run`."""
+        began = time.monotonic()
+        hits = await self._strike(fault)
+        self._moments = (began, time.monotonic())
+        self.hits[fault] += hits
+        if not hits:
+            self._say(f"{fault} did nothing")
+
+    async def _strike(self, fault: Fault) -> int:
         nodes = list(self._arena.present)
+        if fault in self.others:
+            return await self.others[fault]()
         if fault in KINDS["cuts"]:
             assert self._cuts is not None, "cuts need a lab"
-            await self._cuts.strike(fault)
-        elif fault == "pause":
-            await self._pause(await self._leader() if self._rng.random() < 0.5 else self._rng.choice(nodes))
-        elif fault in KINDS["power-cuts"]:
+            return await self._cuts.strike(fault)
+        if fault in KINDS["links"]:
+            assert self._links is not None, "links need a lab"
+            return await self._links.strike(fault)
+        if fault == "pause":
+            return await self._pause(await self._leader() if self._rng.random() < 0.5 else self._rng.choice(nodes))
+        if fault in KINDS["power-cuts"]:
             number = {"power": 1, "power-two": 2, "power-all": len(nodes)}[fault]
-            await self._power(self._rng.sample(nodes, number))
-        elif fault in KINDS["bad-disks"]:
+            return await self._power(self._rng.sample(nodes, number))
+        if fault in (*KINDS["bad-disks"], *KINDS["syncs"], *KINDS["clocks"]):
             victim = await self._leader() if self._rng.random() < 0.5 else self._rng.choice(nodes)
-            await self._bad_disk(fault, victim)
-        else:
-            await self._kill(fault, await self._victims(fault, nodes))
+            try:
+                return await self._machines.strike(fault, victim)
+            except Misbehaved as error:
+                raise DidNotRejoin(str(error)) from error
+        return await self._kill(fault, await self._victims(fault, nodes))
 
     async def _victims(self, fault: Fault, nodes: list[int]) -> list[int]:
         if fault == "kill":
@@ -128,38 +183,25 @@ class Nemesis:
             return self._rng.sample(nodes, len(nodes) // 2 + 1)
         return self._rng.sample(nodes, len(nodes))
 
-    async def _kill(self, fault: Fault, victims: list[int]) -> None:
+    async def _kill(self, fault: Fault, victims: list[int]) -> int:
         self._say(f"kill -9 of {fault}: {_names(victims)}")
+        before = self._arena.killed
         for victim in victims:
             await in_thread(self._arena.kill, victim)
+        killed = self._arena.killed - before
         await self._outage()
         await self._start(victims)
+        return killed
 
-    async def _power(self, victims: list[int]) -> None:
+    async def _power(self, victims: list[int]) -> int:
         frozen = self._rng.random() < 0.6
         alone = 0.0 if frozen else self._rng.uniform(*DEAD_DISK)
         self._say(f"{'power cut' if frozen else f'dead disk, after {alone:.2f} s power cut'} of {_names(victims)}")
+        before = self._arena.losses
         await in_thread(lambda: self._arena.cut_power(victims, frozen=frozen, seconds=alone))
         await self._outage()
         await self._start(victims, self._arena.restore_power)
-
-    async def _bad_disk(self, fault: Fault, victim: int) -> None:
-        """The node may end itself over it, but not die of it."""
-        arena, disk = self._arena, self._arena.disks[victim]
-        seconds = self._rng.uniform(*BAD_DISK)
-        self._say(f"the disk of {name(victim)} {'hangs' if fault == 'hang' else 'is full'} for {seconds:.2f} s")
-        arena.may_end.add(victim)
-        begin, end = (disk.hang, disk.go_on) if fault == "hang" else (disk.fill, disk.make_room)
-        await in_thread(begin)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            await in_thread(end)
-        status = await in_thread(arena.release, victim)
-        if status is not None:
-            self._say(f"{name(victim)} had ended itself with status {status}")
-            if status < 0:
-                raise DidNotRejoin(f"{name(victim)} died of signal {-status} over its disk")
+        return self._arena.losses - before
 
     async def _outage(self) -> None:
         await asyncio.sleep(self._rng.uniform(*(BRIEF_OUTAGE if self._wanted else OUTAGE)))
@@ -173,9 +215,9 @@ class Nemesis:
                 await in_thread(prepare, victim)
             await in_thread(self._arena.start, victim)
 
-    async def _pause(self, victim: int) -> None:
+    async def _pause(self, victim: int) -> int:
         short = self._rng.random() < 0.5
-        seconds = self._rng.uniform(*(SHORT_PAUSE if short else LONG_PAUSE))
+        seconds = min(self._longest, self._rng.uniform(*(SHORT_PAUSE if short else LONG_PAUSE)))
         pid = self._arena.pid(victim)
         if not pid:
             raise DidNotRejoin(f"{name(victim)} does not run, and nobody killed it")
@@ -183,8 +225,10 @@ class Nemesis:
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)
+            stopped = _stands_still(pid)
         finally:
             os.kill(pid, signal.SIGCONT)
+        return stopped
 
     async def _leader(self) -> int:
         """One that is just being taken out of the cluster is left in peace: it might not come back."""
@@ -241,6 +285,11 @@ class Nemesis:
                 f" commit {answer.commit_index} last {answer.last_log_index} ({peers})"
             )
         return "; ".join(lines)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether the process is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _names(nodes: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ is killed and started.
 
 A one-way cut gives the sender a wrong hardware address for the receiver: its frames reach the bridge, and nobody takes
 them. That needs nothing but iproute2 (packet filters and traffic control are modules that a kernel may lack), and for
-the sender it looks like the real thing: no error, no answer.
+the sender it looks like the real thing: no error, no answer. Only what `links` does needs packet filters as well.
 """
 
 import os
@@ -98,9 +98,26 @@ class Lab:
         self._unplugged.discard(seat)
         _run(["ip", "link", "set", seat.cable, "master", _BRIDGE])
 
-    def reset(self, seat: Seat) -> None:
-        """Break every open connection of a seat; both ends are told so."""
-        _run(seat.command("ss", "--kill", "--tcp", "state", "established"), seat=seat)
+    def reset(self, seat: Seat) -> int:
+        """Break every open connection of a seat; both ends are told so. Returns how many."""
+        told = _run(seat.command("ss", "--no-header", "--kill", "--tcp", "state", "established"), seat=seat)
+        return len(told.splitlines())
+
+    def sent_again(self) -> int:
+        """TCP segments that all seats so far had to send again, because nobody acknowledged them: lost ones."""
+        return sum(_retransmitted(_run(seat.command("cat", "/proc/net/snmp"), seat=seat)) for seat in self._seats)
+
+    def filter(self, seat: Seat, rules: Iterable[Sequence[str]]) -> None:
+        """Rules of iptables for what a seat sends and gets, until `unfilter`."""
+        text = "".join(f"-A {' '.join(rule)}\n" for rule in rules)
+        _run(seat.command("iptables-restore", "-w", "--noflush"), f"*filter\n{text}COMMIT\n", seat)
+
+    def unfilter(self, seat: Seat) -> int:
+        """Take all rules away. Returns how many packets they have met."""
+        told = _run(seat.command("iptables", "-w", "-nvxL"), seat=seat)
+        _run(seat.command("iptables", "-w", "-F"), seat=seat)
+        rows = (line.split() for line in told.splitlines())
+        return sum(int(row[0]) for row in rows if row and row[0].isdigit())
 
     def heal(self) -> None:
         """Every cable and every way is whole again."""
@@ -136,6 +153,16 @@ def _opened_namespace(pid: int) -> int:
         time.sleep(0.001)
 
 
-def _run(command: Sequence[str], text: str = "", seat: Seat | None = None) -> None:
+def _retransmitted(snmp: str) -> int:
+    """A field of /proc/net/snmp."""
+    names, values = (line.split() for line in snmp.splitlines() if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
+def _run(command: Sequence[str], text: str = "", seat: Seat | None = None) -> str:
+    """What it says."""
     kept = () if seat is None else (seat.namespace,)
-    subprocess.run(command, input=text, text=True, check=True, capture_output=True, timeout=PATIENCE, pass_fds=kept)
+    done = subprocess.run(
+        command, input=text, text=True, check=True, capture_output=True, timeout=PATIENCE, pass_fds=kept
+    )
+    return done.stdout

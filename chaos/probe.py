@@ -1,4 +1,4 @@
-"""Tries out whether faults do what they say: `python -m chaos.probe net|disks`.
+"""Tries out whether faults do what they say: `python -m chaos.probe net|links|disks|shim`.
 
 A fault that does nothing would make every run a success. So this is no look at versions and modules: packets must get
 lost, connections must break, and data that nobody synced must be gone. Exit status 0, or a line that says why not.
@@ -8,13 +8,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from .disks import LoopDisk
 from .isolation import INSIDE, CannotIsolate, run_inside, settle
+from .links import Delayer, lose
 from .network import Lab, Seat
+from .shim import Shim, build, environment_with
 
 PORT: Final = 7_000
 PATIENCE: Final = 5.0
@@ -43,6 +46,19 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as one:
         except ConnectionResetError:
             answer = "reset"
         print(answer, flush=True)
+"""
+
+
+_SYNC_AND_TELL: Final = """
+import os, sys, time
+failed = 0
+with open(sys.argv[1], "wb") as file:
+    for sync in (os.fdatasync, os.fsync):
+        try:
+            sync(file.fileno())
+        except OSError:
+            failed += 1
+print(time.time(), failed)
 """
 
 
@@ -120,6 +136,49 @@ def try_network() -> None:
     lab.close()
 
 
+def try_links() -> None:
+    """Errors: DoesNothing, OSError, CalledProcessError."""
+    lab = Lab()
+    here, there = lab.seat(), lab.seat()
+    asking = _Asking(here, there)
+    asking.expect("answered", PATIENCE, "before losses")
+    lose(lab, there, 1.0, [here])
+    asking.expect("silence", SILENCE, "every packet lost")
+    if not lab.unfilter(there):
+        raise DoesNothing("packets were lost, and the filter has counted none")
+    asking.end()
+    asking = _Asking(here, there)
+    asking.expect("answered", PATIENCE, "before delays")
+    delayer = Delayer(lab, there, 1_000 * SILENCE * 2, [here])
+    asking.expect("silence", SILENCE, "packets held back")
+    asking.end()
+    asking = _Asking(here, there)
+    asking.expect("answered", PATIENCE, "packets held back, and waited for")
+    if not delayer.end():
+        raise DoesNothing("packets were late, and the delayer has counted none")
+    asking.expect("answered", SILENCE, "after that")
+    asking.end()
+    lab.close()
+
+
+def try_shim() -> None:
+    """Errors: DoesNothing, OSError, CalledProcessError."""
+    with tempfile.TemporaryDirectory() as name:
+        shim = Shim(build(Path(name)), Path(name) / "control")
+        shim.set_clock(3_600.0)
+        shim.delay_syncs(0.01)
+        shim.fail_syncs(1)
+        command = [sys.executable, "-c", _SYNC_AND_TELL, str(Path(name) / "file")]
+        done = subprocess.run(
+            command, env=environment_with(shim), check=True, capture_output=True, text=True, timeout=PATIENCE
+        )
+        told, failed = done.stdout.split()
+        if not 3_500.0 < float(told) - time.time() < 3_700.0:
+            raise DoesNothing(f"a clock that is an hour off tells {told}, and it is {time.time()}")
+        if failed != "1" or not (shim.asked and shim.delayed and shim.failed):
+            raise DoesNothing(f"{failed} syncs failed; counted {(shim.asked, shim.delayed, shim.failed)}")
+
+
 def try_disks() -> None:
     """Errors: DoesNothing, OSError, CalledProcessError."""
     with tempfile.TemporaryDirectory() as name:
@@ -150,18 +209,16 @@ def try_disks() -> None:
 
 def main() -> int:
     """See the module."""
-    if INSIDE not in sys.argv:
+    if INSIDE not in sys.argv and sys.argv[1] != "shim":
         try:
             return run_inside([sys.executable, "-m", "chaos.probe", *sys.argv[1:], INSIDE])
         except CannotIsolate as error:
             print(error)
             return 1
     try:
-        settle()
-        if sys.argv[1] == "net":
-            try_network()
-        else:
-            try_disks()
+        if INSIDE in sys.argv:
+            settle()
+        {"net": try_network, "links": try_links, "disks": try_disks, "shim": try_shim}[sys.argv[1]]()
     except (CannotIsolate, DoesNothing, OSError) as error:
         print(error)
         return 1

@@ -17,14 +17,20 @@ from . import audit
 from .arena import VOTERS, Arena
 from .crew import Account
 from .crews import CrewFailed, Crews
-from .faults import FAULTS, Category, Fault
+from .duties import deed
+from .duties.doing import final as look_at_duties
+from .faults import FAULTS, KINDS, Category, Fault
 from .history import Operation, export
 from .membership import Membership
-from .nemesis import DidNotRejoin, Nemesis
+from .nemesis import LONGEST, DidNotRejoin, Nemesis
 from .network import Lab
+from .observer import Observer
 from .operator import ChangeFailed
 from .recorder import DONE, HANDLED, MARKS, UNDELIVERED, VALUES, Recorder, SawNonsense, seen_of
 from .report import Report
+from .restarts import RestartFailed, Restarts, load_ballast
+from .shim import build
+from .timeline import Timeline
 from .workload import KEYS, THINKING
 
 LEASE: Final = 3_000
@@ -57,6 +63,12 @@ class Options:
     """A network namespace for each node and each crew."""
     disks: bool = False
     """A disk for each node, whose power can be cut."""
+    shims: bool = False
+    """Nodes can be given wrong clocks and bad syncs."""
+    longest: float = LONGEST
+    """Seconds of a fault that is no kill, at most."""
+    every: bool = False
+    """Each kind of fault has to come."""
     membership: bool = False
     """Members come and go meanwhile."""
     crews: int = 2
@@ -72,69 +84,128 @@ class Options:
     most_faults: int = 1_000
 
 
+_FAILURES: Final = (
+    *(ChangeFailed, ClusterFailed, CrewFailed, DidNotRejoin, RestartFailed, SawNonsense, KvorumError),
+    *(TimeoutError, OSError, CalledProcessError),
+)
+"""What may become of a run whose cluster, or whose means, fail."""
+
+
 async def trial(options: Options, say: Callable[[str], None]) -> Report:
     """Run and judge. What goes wrong with the cluster is a problem in the report, not an exception."""
-    report = Report()
-    lab = Lab() if options.namespaces else None
-    arena = Arena(
-        options.folder,
-        nodes=VOTERS + options.membership,
-        lab=lab,
-        disks=options.disks,
-        crews=options.crews,
-        settings={"lease_ms": LEASE},
-    )
-    rng = Random(f"{options.seed}/nemesis")
-    nemesis = Nemesis(arena, rng, options.faults, say, options.wanted)
-    membership = Membership(arena, nemesis, rng, options.faults, say)
-    account, resolved = Account(), list[Operation]()
-    try:
-        await in_thread(arena.start_all)
-        async with Crews(arena, _crew_options(arena, options)) as crews:
+    return await _Trial(options, say).run()
+
+
+class _Trial:
+    """The parts of one run, and what they bring."""
+
+    def __init__(self, options: Options, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._say = say
+        self._report = Report()
+        self._arena = arena = _arena(options)
+        rng = Random(f"{options.seed}/nemesis")
+        self._nemesis = Nemesis(arena, rng, options.faults, say, options.wanted, options.longest)
+        self._membership = Membership(arena, self._nemesis, rng, options.faults, say)
+        restarts = Restarts(arena, self._nemesis, self._membership, rng, say)
+        self._nemesis.others = {
+            "backup-restart": restarts.during_backup,
+            "snapshot-restart": restarts.during_snapshot,
+            "change": self._membership.change,
+        }
+        self._observer = Observer([arena.reached_at(number) for number in range(arena.nodes)])
+        self._account, self._resolved = Account(), list[Operation]()
+        self._began = self._ended = time.monotonic()
+
+    async def run(self) -> Report:
+        """See `trial`."""
+        report, arena = self._report, self._arena
+        observing = asyncio.create_task(self._observer.run())
+        try:
+            await in_thread(arena.start_all)
+            if set(self._options.faults) & set(KINDS["restarts"]):
+                await load_ballast(arena.url)
+            await self._play()
+            self._resolved, final = await look(arena.url, self._account, report)
+            report.problems += audit.audit_messages(self._resolved, self._account.deliveries, final)
+            report.messages = len(final.done)
+            report.problems += await unequal(arena)
+        except _FAILURES as error:
+            report.problems.append(_in_words(error))
+            await in_thread(_write_states, arena)
+        finally:
+            observing.cancel()
+            (seen,) = await asyncio.gather(observing, return_exceptions=True)
+            await in_thread(arena.stop)
+            export(self._account.operations, self._options.folder / "history.jsonl")
+            export(self._resolved, self._options.folder / "resolved.jsonl")
+            deed.export(self._account.deeds, self._options.folder / "deeds.jsonl")
+        if isinstance(seen, Exception):
+            report.problems.append(f"nobody looked at the nodes: {type(seen).__name__}: {seen}")
+        self._judge()
+        return report
+
+    async def _play(self) -> None:
+        """Clients and faults, until all messages are handled."""
+        report, arena, nemesis = self._report, self._arena, self._nemesis
+        async with Crews(arena, _crew_options(arena, self._options)) as crews:
             try:
-                report.problems += await _disturb(crews, _harm(options, nemesis, membership))
+                await crews.work()
+                self._began = time.monotonic()
+                report.problems += await _disturb(crews, _harm(self._options, nemesis, self._membership))
+                self._ended = time.monotonic()
                 if report.problems:
                     await in_thread(_write_states, arena)
-                account = crews.account()
-                say(f"quiet after {nemesis.counts.total()} faults and {len(account.operations)} operations")
-                await _until_handled(arena.url, account.operations)
+                operations = crews.account().operations
+                self._say(f"quiet after {nemesis.counts.total()} faults and {len(operations)} operations")
+                await _until_handled(arena.url, operations)
                 await crews.end()
             finally:
                 await crews.give_up()
-                account = crews.account()
-        resolved, final = await look(arena.url, account, report)
-        report.problems += audit.audit_messages(resolved, account.deliveries, final)
-        report.messages = len(final.done)
-        report.problems += await unequal(arena)
-    except (
-        ChangeFailed,
-        ClusterFailed,
-        CrewFailed,
-        DidNotRejoin,
-        SawNonsense,
-        KvorumError,
-        TimeoutError,
-        OSError,
-        CalledProcessError,
-    ) as error:
-        report.problems.append(f"{type(error).__name__}: {error}")
-        await in_thread(_write_states, arena)
-    finally:
-        await in_thread(arena.stop)
-        export(account.operations, options.folder / "history.jsonl")
-        export(resolved, options.folder / "resolved.jsonl")
-    report.faults = nemesis.counts
-    report.changes = membership.counts
-    report.rejoins = nemesis.rejoins
-    report.count(account)
-    report.judge(resolved or account.operations, say)
+                self._account = crews.account()
+
+    def _judge(self) -> None:
+        report, nemesis, account = self._report, self._nemesis, self._account
+        report.faults, report.hits = nemesis.counts, nemesis.hits
+        report.changes = self._membership.counts
+        report.rejoins = nemesis.rejoins
+        report.count(account)
+        report.judge(self._resolved or account.operations, self._say)
+        report.judge_deeds(account.deeds)
+        line = Timeline.of(account.operations, nemesis.struck, self._began, self._ended)
+        report.judge_times(line, self._observer)
+        report.problems += _unproven(self._options, self._arena, nemesis, account)
+
+
+def _arena(options: Options) -> Arena:
+    return Arena(
+        options.folder,
+        nodes=VOTERS + (options.membership or "change" in options.faults),
+        lab=Lab() if options.namespaces else None,
+        disks=options.disks,
+        crews=options.crews,
+        shims=build(options.folder) if options.shims else None,
+        # Checkpoints are made and the log is cut all the time, as those of a busier cluster.
+        settings={"lease_ms": LEASE, "checkpoint_log_mb": 1},
+    )
+
+
+def _in_words(error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}"
+    return f"{said}: {error.stderr}" if isinstance(error, CalledProcessError) and error.stderr else said
+
+
+def _unproven(options: Options, arena: Arena, nemesis: Nemesis, account: Account) -> list[str]:
+    """What keeps the run from being one of which something follows."""
     harmless = [disk.mount.name for disk in arena.disks if disk.harmless]
-    if harmless:
-        report.problems.append(f"power cuts lost nothing of what was not synced: {', '.join(harmless)}")
-    report.problems += [f"too few faults: {what}" for what in nemesis.short_of()]
-    if sum(operation.committed for operation in account.operations) < LEAST or not report.faults:
-        report.problems.append("too little happened to prove anything")
-    return report
+    found = [f"power cuts lost nothing of what was not synced: {', '.join(harmless)}"] if harmless else []
+    found += [f"a fault that did nothing: {kind} ({nemesis.counts[kind]} times)" for kind in nemesis.idle()]
+    found += [f"too few faults: {what}" for what in nemesis.short_of()]
+    if options.every and nemesis.missing():
+        found.append(f"these faults did not come: {', '.join(nemesis.missing())}")
+    if sum(operation.committed for operation in account.operations) < LEAST or not nemesis.counts:
+        found.append("too little happened to prove anything")
+    return found
 
 
 def _crew_options(arena: Arena, options: Options) -> list[str]:
@@ -170,8 +241,8 @@ async def _disturb(crews: Crews, harm: Harm) -> list[str]:
         await harming  # a fault that has begun is seen through, so that the nodes run again
         if full.done():
             full.result()
-    except (ChangeFailed, ClusterFailed, DidNotRejoin) as error:
-        problems.append(f"{type(error).__name__}: {error}")
+    except (ChangeFailed, ClusterFailed, DidNotRejoin, RestartFailed) as error:
+        problems.append(_in_words(error))
     finally:
         harming.cancel()
         full.cancel()
@@ -204,6 +275,7 @@ async def look(url: str, account: Account, report: Report) -> tuple[list[Operati
         draft = Operation(-1, "get", 0, None, "unknown", reads=keys)
         read = await recorder.read(draft, kv.get_many([(*VALUES, key) for key in keys], timeout=CALL))
         entry = await kv.get((*VALUES, HANDLED), timeout=CALL)
+        await look_at_duties(kv, account.deeds, CALL)
     account.operations.append(read)
     resolved, problems = audit.resolve(account.operations, marks, read.returned or time.monotonic_ns())
     report.problems += problems

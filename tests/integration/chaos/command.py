@@ -8,12 +8,15 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
 LAST: Final = re.compile(
-    r"chaos: kills (?P<kills>\d+) power-cuts (?P<power_cuts>\d+) cuts (?P<cuts>\d+) pauses (?P<pauses>\d+)"
-    r" bad-disks (?P<bad_disks>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+)"
+    r"chaos: (?P<verdict>ok|FAILED) kills (?P<kills>\d+) pauses (?P<pauses>\d+) cuts (?P<cuts>\d+)"
+    r" links (?P<links>\d+) power-cuts (?P<power_cuts>\d+) bad-disks (?P<bad_disks>\d+) syncs (?P<syncs>\d+)"
+    r" clocks (?P<clocks>\d+) restarts (?P<restarts>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+)"
     r" lost (?P<lost>\d+) doubled (?P<doubled>\d+) undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
     r" \(ok (?P<ok>\d+), not applied (?P<denied>\d+), unknown (?P<unknown>\d+)\)"
-    r" retries \d+ messages (?P<messages>\d+) deliveries (?P<deliveries>\d+) (?P<verdict>ok|FAILED)"
+    r" retries \d+ messages (?P<messages>\d+) deliveries (?P<deliveries>\d+)"
 )
+HITS: Final = re.compile(r"  (?P<kind>[a-z-]+) +(?P<count>\d+) +(?P<hits>[\d,]+) [a-z]")
+"""A line of the table of faults."""
 
 
 def start(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
@@ -46,4 +49,9 @@ def run(*arguments: str, folder: Path, timeout: float) -> dict[str, int]:
     assert numbers["operations"] == numbers["ok"] + numbers["denied"] + numbers["unknown"]
     assert numbers["ok"] > 200
     assert numbers["deliveries"] >= numbers["messages"] > 0
+    for line in out.splitlines():
+        row = HITS.match(line)
+        if row is not None:
+            assert int(row["hits"].replace(",", "")) > 0, line
+            numbers[row["kind"]] = int(row["count"])
     return numbers

@@ -60,6 +60,10 @@ class FakeCluster:
             self.dark.add(number)
         self.killed -= len(numbers)
 
+    @property
+    def losses(self) -> int:
+        return sum(self.power_cuts)
+
     def restore_power(self, number: int) -> None:
         self.dark.remove(number)
 
@@ -141,6 +145,27 @@ async def test_numbers_that_are_wanted_come_or_are_missed(victims: list[int]) ->
         nemesis = Nemesis(cluster, Random(1), HERE, lambda line: None, {"kills": 30, "power-cuts": 4})
         await nemesis.run(asyncio.Event(), time.monotonic() + seconds, 1_000)
         assert nemesis.short_of() == missed
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_fault_that_does_nothing_is_told_and_so_is_one_that_does_not_come(victims: list[int]) -> None:
+    async def nothing() -> int:
+        return 0
+
+    async def something() -> int:
+        return 7
+
+    lines: list[str] = []
+    nemesis = Nemesis(cast(Arena, FakeCluster(victims)), Random(1), ("kill", "backup-restart", "change"), lines.append)
+    nemesis.others = {"backup-restart": nothing, "change": something}
+    assert nemesis.missing() == ["backup-restart", "change", "kill"]
+    await nemesis.run(asyncio.Event(), time.monotonic() + 60, 3)
+    assert nemesis.missing() == []
+    assert nemesis.idle() == ["backup-restart"]
+    assert nemesis.hits == Counter({"change": 7, "kill": 1, "backup-restart": 0})
+    assert "backup-restart did nothing" in lines
+    assert sorted(fault.fault for fault in nemesis.struck) == ["backup-restart", "change", "kill"]
+    assert all(fault.began <= fault.ended <= fault.whole for fault in nemesis.struck)
 
 
 def test_a_deck_holds_what_is_wanted_and_something_of_the_rest() -> None:
