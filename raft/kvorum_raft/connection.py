@@ -25,6 +25,8 @@ from kvorum_raft.tls import node_name, node_names
 from kvorum_raft.tls_port import reason
 
 _USER_TIMEOUT_MS: Final = 5000
+_TLS: Final = b"\x16\x03"
+"""How TLS begins. As the begin of a frame it would be one of 369 MB."""
 
 
 class Host(Protocol):
@@ -117,7 +119,11 @@ class Connection(asyncio.Protocol):
                 if self._transport is None or self._transport.is_closing():
                     return
         except ProtocolError as error:
-            self._host.bad_input(self.where, error)
+            if self._names is None and self.hello is None and data.startswith(_TLS):
+                text = "it speaks TLS, and this node does not: peer_cert, peer_key and peer_ca are not set"
+                self._host.bad_input(self.where, ProtocolError(text))
+            else:
+                self._host.bad_input(self.where, error)
             self.abort()
 
     def _received(self, envelope: pb.Envelope, size: int) -> None:

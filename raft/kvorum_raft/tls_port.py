@@ -58,7 +58,7 @@ class TlsPort:
         self._working = asyncio.Semaphore(AT_ONCE)
         self._sockets: list[socket.socket] = []
         self._takers: list[asyncio.Task[None]] = []
-        self._newcomers: dict[asyncio.Task[None], None] = {}
+        self._newcomers: dict[asyncio.Task[None], _Newcomer] = {}
         self.counters = dict.fromkeys(
             ("tls_accepted", "tls_failed", "tls_not_tls", "tls_too_slow", "tls_crowded_out", "tls_gone"), 0
         )
@@ -123,16 +123,23 @@ class TlsPort:
                 if len(self._newcomers) >= self._half_open:
                     self.counters["tls_crowded_out"] += 1
                     next(iter(self._newcomers)).cancel()
-                task = loop.create_task(self._let_in(connection, str(place)))
-                self._newcomers[task] = None
-                task.add_done_callback(lambda task: self._newcomers.pop(task, None))
+                newcomer = _Newcomer(connection, str(place))
+                task = loop.create_task(self._let_in(newcomer))
+                self._newcomers[task] = newcomer
+                task.add_done_callback(self._is_through)
         finally:
             listener.close()
 
-    async def _let_in(self, connection: socket.socket, where: str) -> None:
+    def _is_through(self, task: asyncio.Task[None]) -> None:
+        """One way or the other; a task that was cancelled before its first step has done nothing at all."""
+        newcomer = self._newcomers.pop(task)
+        if newcomer.connection is not None:
+            newcomer.connection.close()
+
+    async def _let_in(self, newcomer: "_Newcomer") -> None:
         deadline = asyncio.get_running_loop().time() + self._patience
-        ours = True
-        """The socket is not asyncio's yet."""
+        connection, where = newcomer.connection, newcomer.where
+        assert connection is not None
         try:
             connection.setblocking(False)
             async with asyncio.timeout_at(deadline):
@@ -141,7 +148,7 @@ class TlsPort:
                     self._refuse_plain(connection, where, first)
                     return
                 await self._working.acquire()
-            ours = False
+            newcomer.connection = None
             await self._shake_hands(connection, deadline)
             self.counters["tls_accepted"] += 1
         except TimeoutError:
@@ -152,9 +159,6 @@ class TlsPort:
             timeout = isinstance(error, ConnectionAbortedError)  # what asyncio makes of a handshake without an end
             text = f"no handshake within {self._patience:g} s" if timeout else str(error)
             self._count("too_slow" if timeout else "gone", where, text)
-        finally:
-            if ours:
-                connection.close()
 
     async def _shake_hands(self, connection: socket.socket, deadline: float) -> None:
         """Gives the turn that was acquired back: at the end, or soon, since who is slow costs nothing while waiting."""
@@ -189,6 +193,14 @@ class TlsPort:
         self.counters[f"tls_{kind}"] += 1
         if text:
             self._report(where, kind, text)
+
+
+class _Newcomer:
+    """A connection without a handshake. `connection` is None when the socket is the event loop's."""
+
+    def __init__(self, connection: socket.socket, where: str) -> None:
+        self.connection: socket.socket | None = connection
+        self.where = where
 
 
 class _Turn:

@@ -339,7 +339,7 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked(tmp_path: Path) -> None
 # ---- the other way round
 
 
-async def test_tls_on_a_port_without_it_is_refused(tmp_path: Path) -> None:
+async def test_tls_on_a_port_without_it_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(tmp_path)
     await cluster.start()
     try:
@@ -348,6 +348,7 @@ async def test_tls_on_a_port_without_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             await asyncio.open_connection(*place, ssl=client_context(None))
         assert cluster.nodes["n1"].statistics()["peer_bad_inputs"] == before + 1
+        assert "it speaks TLS, and this node does not" in caplog.text
     finally:
         await cluster.stop()
 
