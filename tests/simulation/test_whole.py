@@ -86,9 +86,11 @@ def test_a_seed_without_a_rule_fails() -> None:
         ("what never began is no attempt", "queues: attempts"),
         ("the head of a group stays its head", "queues: order"),
         ("ids are remembered", "queues: duplicate taken"),
+        ("rights are state", "to another "),
+        ("rights are judged in apply", "was done, and should have been refused"),
     ],
 )
-def test_queues_without_a_rule_fail(rule: str, finding: str) -> None:
+def test_without_a_rule_seeds_fail(rule: str, finding: str) -> None:
     ended = _sim("--seeds", "24", "--rule", rule, "--stop-at-first")
     assert ended.returncode == 1
     assert finding in ended.stdout
@@ -129,7 +131,7 @@ def test_a_killed_leader_is_soon_followed_by_another_one() -> None:
 
 
 def test_no_rule_is_forgotten() -> None:
-    assert len(RULES) == 16
+    assert len(RULES) == 18
     with pytest.raises(KeyError):
         mutations.disabled("another one")
 
