@@ -345,7 +345,11 @@ async def test_gets_share_frames_and_find_what_is_there(kv: Kv, nodes: list[Fake
     assert (asked_together, sum(len(frame.reads) for frame in nodes[0].frames)) in ((1, 0), (0, 59))
 
 
-async def test_full_batches_that_are_answered_together_part_again(nodes: list[FakeNode], open_backend: Connect) -> None:
+async def test_full_batches_that_are_answered_together_part_again(
+    nodes: list[FakeNode], open_backend: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvorum.cluster.client.WIDTH", 1e6)  # all of it is one moment
+
     async def together(stream: FakeStream, frame: pb.ClientFrame) -> bool:
         answers = [
             pb.PointAnswers(id=reads.id, status=pb.READ_STATUS_OK, rows=[b""] * len(reads.keys))
