@@ -141,6 +141,8 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """Leader: of its own term's, since it last looked whether followers know of them."""
         self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
         self._applying_since = 0.0
+        self._waited = False
+        """Follower: the last step left applying to the next one."""
         self._voters: frozenset[str] = frozenset()
         self._office_proof = float("-inf")
         """Leader: when a message was sent that a quorum has answered, as far as that is known."""

@@ -293,19 +293,20 @@ class RaftJournal(Journal):  # type: ignore[misc]  # PySyncObj is untyped
         self.seq += 1
         return self.seq
 
-    def flush(self, *, anyway: bool = False) -> None:
+    def flush(self, *, anyway: bool = False) -> bool:
         """Hand everything since the last flush to the disk; `anyway` writes the commit bound even if there is nothing
-        else."""
+        else. False if there was nothing."""
         if anyway:
             self.seq += 1
         batch = self._batch
         if self.seq == (self._pending[-1][0] if self._pending else self.durable_seq):
-            return
+            return False
         batch.seq = self.seq
         batch.state = self.state()
         self._batch = Batch(0, batch.state)
         self._pending.append((self.seq, self.last_index, self._clock()))
         self._disk.submit(batch)
+        return True
 
     def on_durable(self, seq: int) -> None:
         """Everything up to this number is synced."""

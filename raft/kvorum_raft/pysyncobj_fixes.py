@@ -40,6 +40,8 @@ MAX_TERM_STEP: Final = 1 << 32
 
 _HOLLOW_WAITS: Final = 3
 """Election timeouts that a node without a state leaves to the others."""
+_FEW_ENTRIES: Final = 2
+"""So many may be left unapplied for a moment."""
 _ANSWERS_TO_LEADERS: Final = ("append_reply", "snapshot_reply")
 _LEARNING: Final = ("append", "snapshot_offer", "snapshot_chunk")
 _log = logging.getLogger("kvorum.raft")
@@ -74,9 +76,9 @@ class SafeSyncObj(LeaderSide, FollowerSide):
                 self._leave_if_removed()
         if self._SyncObj__raftState == LEADER:
             self._replicate(now)  # before applying: followers and the disk work meanwhile
-        self.journal.flush()
+        writes = self.journal.flush()
         applied, last = self._SyncObj__raftLastApplied, self.journal.last_index
-        more = self._SyncObj__applyLogEntries()
+        more = not self._waits_with_applying(writes=writes) and self._SyncObj__applyLogEntries()
         if more or self._unsent or self._SyncObj__raftLastApplied != applied or len(self.rounds):
             # who heard of it may have proposed something, and time has passed
             if self._SyncObj__raftState == LEADER:
@@ -88,6 +90,14 @@ class SafeSyncObj(LeaderSide, FollowerSide):
             self.journal.flush()
         unsent, self._unsent = self._unsent, False
         return more or unsent
+
+    def _waits_with_applying(self, *, writes: bool) -> bool:
+        """A follower that has just given something to the log's writer leaves it the interpreter, and applies what was
+        committed before when that is synced and answered: the leader waits for the answer, and nobody for the other.
+        Not twice in a row, and not while it catches up."""
+        behind = self._SyncObj__raftCommitIndex - self._SyncObj__raftLastApplied
+        self._waited = writes and not self._waited and behind <= _FEW_ENTRIES and self._SyncObj__raftState == FOLLOWER
+        return self._waited
 
     # ------------------------------------------------------------------ elections
 
