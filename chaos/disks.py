@@ -39,6 +39,7 @@ class LoopDisk:
         """Cuts after which data that nobody had synced were there all the same. They prove nothing."""
         self._canary = mount / "unsynced"
         self._filler = mount / "filler"
+        self._trial = mount / "trial"
         self.restore()
 
     def cut(self) -> None:
@@ -58,11 +59,15 @@ class LoopDisk:
             self._canary.unlink()
 
     def try_write(self) -> None:
-        """Write and sync a block; returns, or fails, when the disk has answered."""
-        with self._canary.open("wb") as file:
-            file.write(bytes(4_096))
-            file.flush()
-            os.fsync(file.fileno())
+        """Write and sync a block; returns, or fails, when the disk has answered. Nothing is left of it: power cuts are
+        judged by what is not synced."""
+        try:
+            with self._trial.open("wb") as file:
+                file.write(bytes(4_096))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            self._trial.unlink(missing_ok=True)
 
     def hang(self) -> None:
         """From now on every write and sync waits; nobody is told why."""

@@ -36,12 +36,13 @@ def test_every_kind_of_fault_once_loses_nothing(tmp_path: Path) -> None:
     assert "</svg>" in (folder / "timeline.svg").read_text()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path: Path, how: signal.Signals) -> None:
     need("net")
     need("disks")
-    process = start("--net", "namespaces", "--disks", "loop", "--strict", "--seconds", "60", folder=tmp_path)
+    arguments = ("--net", "namespaces", "--disks", "loop", "--strict", "--seconds", "60")
+    process = start(*arguments, "--faults", "kills,slow,lossy,power-cuts,syncs", folder=tmp_path)
     try:
         assert process.stdout is not None
         while "crew" not in (said := _processes(tmp_path)):
