@@ -46,7 +46,9 @@ class Cuts:
             elif fault in ("deaf", "dumb"):
                 await self._one_way(nodes, seconds, deaf=fault == "deaf")
             elif fault == "pair":
-                one, other = self._rng.sample(nodes, 2)
+                # Two followers have nothing to say to each other.
+                one = await in_thread(self._arena.leader)
+                other = self._rng.choice([node for node in nodes if node != one])
                 self._say(f"no way between {name(one)} and {name(other)} for {seconds:.2f} s")
                 seats = self._arena.seats
                 await in_thread(self._lab.split, ([seats[one]], [seats[other]]))
@@ -92,11 +94,12 @@ class Cuts:
     async def _one_way(self, nodes: Sequence[int], seconds: float, *, deaf: bool) -> None:
         """One node deaf or dumb for another one, or for all, clients included or not."""
         rng, seats = self._rng, self._arena.seats
-        victim = await in_thread(self._arena.leader) if rng.random() < 0.5 else rng.choice(nodes)
+        leader = await in_thread(self._arena.leader)
+        victim = leader if rng.random() < 0.5 else rng.choice(nodes)
         others = [seat for seat in seats if seat is not seats[victim]]
         whom = rng.choice(("one peer", "its peers", "everybody"))
         if whom == "one peer":
-            others = [rng.choice(others)]
+            others = [seats[rng.choice([node for node in nodes if node != leader]) if victim == leader else leader]]
         elif whom == "everybody":
             others += self._crews()
         self._say(f"{name(victim)} {'deaf' if deaf else 'dumb'} for {whom}, for {seconds:.2f} s")
