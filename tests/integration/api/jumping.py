@@ -39,7 +39,7 @@ def play(function: Callable[[Jumps], Coroutine[Any, Any, T]], monkeypatch: pytes
     async def run() -> T:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
-        clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(loop.ahead * 1e9))
+        clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(loop.ahead * 1e9), perf_counter=time.perf_counter)
         monkeypatch.setattr(local, "time", clock)
         return await function(Jumps(loop))
 
