@@ -158,11 +158,15 @@ def test_top_on_a_terminal_survives_the_leader_and_ends_with_q(cluster: DevClust
             cluster.start(first)
 
 
+LISTENS = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+"""Runs a program as a terminal would: what runs in a shell's background does not hear of Ctrl-C."""
+
+
 def test_top_ends_with_ctrl_c(cluster: DevCluster) -> None:
     with terminal() as (ours, theirs):
         before = termios.tcgetattr(theirs)
         top = subprocess.Popen(
-            [COMMAND, "top"],
+            [sys.executable, "-c", LISTENS, COMMAND, "top"],
             env={**os.environ, "KVORUM_URL": cluster.url, "TERM": "xterm"},
             stdin=theirs,
             stdout=theirs,
