@@ -340,17 +340,21 @@ async def test_many_large_reads_of_one_key_each_wait_for_their_reader(cluster: T
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_client_that_asks_on_without_reading_is_cut_off(leader: str, together: bool) -> None:
-    async with RawStream(leader) as stream:
+    async with RawStream(leader) as stream, RawStream(leader) as other:
+        await other.greet()
         await stream.greet()
         await stream.open_session()
         await stream.write(set_op(KEY, bytes(60_000)))
-        for _ in range(24):
+        for number in range(1, 19):  # 8,192 may wait
             frame = pb.ClientFrame()
             if together:
                 frame.point_reads.add(id=1, keys=[KEY] * 500)
             else:
                 frame.reads.extend(pb.Read(id=1, keys=[KEY]) for _ in range(500))
             await stream.send(frame)
+            # Reads are taken in turn: what was asked before this one is answered by now, or waits for its client.
+            await other.send(pb.ClientFrame(reads=[pb.Read(id=number, keys=[b"\x02other\x00"])]))
+            await other.until("reads", number)
         seen = await stream.end()
         assert "not read fast enough" in seen.error
         assert not seen.error_is_final
