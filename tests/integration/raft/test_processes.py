@@ -79,6 +79,7 @@ class Process:
             process.kill()
         else:
             process.stdin.close()
+            process.send_signal(signal.SIGCONT)  # a test that failed may have left it frozen
         code = await process.wait()
         if self._reader is not None:
             await self._reader
