@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kvorum_raft.config import RaftConfig
+from kvorum_raft.config import RaftConfig, Timing
 from kvorum_raft.errors import RaftError
 from kvorum_raft.node import RaftNode
 from kvorum_raft.seams import Member
@@ -40,7 +40,11 @@ async def _answer(node: RaftNode, machine: ListMachine, request: dict[str, Any])
 
 
 async def main(node_id: str, folder: str, members: str) -> None:
-    config = RaftConfig(node_id, [Member(*one) for one in json.loads(members)], Path(folder), map_size=1 << 34)
+    # Disks of machines that test are shared: a leader whose sync takes half a second would rightly hand over.
+    timing = Timing(slow_sync=10.0)
+    config = RaftConfig(
+        node_id, [Member(*one) for one in json.loads(members)], Path(folder), map_size=1 << 34, timing=timing
+    )
     machine = ListMachine()
     node = RaftNode(config, machine)
     await node.start()
