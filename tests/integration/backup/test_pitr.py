@@ -21,6 +21,7 @@ def archived(tmp_path: Path) -> Iterator[BackedUp]:
     """Each node archives to a place of its own in one folder."""
     folder = str(tmp_path / "archive")
     with BackedUp(tmp_path, lease_ms=1_000, archive=folder, archive_every_s=1) as started:
+        wait_for(lambda: has_begun(tmp_path))
         yield started
 
 
@@ -28,14 +29,19 @@ def catalog_of(tmp_path: Path, cluster: str = "") -> Catalog:
     return open_catalog(LocalFolder(tmp_path / "archive"), cluster)
 
 
-def reaches(tmp_path: Path, entry: int, cluster: str = "") -> bool:
-    """Whether some node's archive leads up to that entry."""
+def has_begun(tmp_path: Path) -> bool:
+    """Whether some node's archive has a base: only what comes after it can be restored."""
     try:
-        catalog = catalog_of(tmp_path, cluster)
+        return bool(catalog_of(tmp_path).bases)
     except ValueError as error:
         if "there are no files of one" in str(error):
-            return False  # it has only begun
+            return False
         raise
+
+
+def reaches(tmp_path: Path, entry: int, cluster: str = "") -> bool:
+    """Whether some node's archive leads up to that entry."""
+    catalog = catalog_of(tmp_path, cluster)
     return any(run.last >= entry for run in catalog.coverage())
 
 

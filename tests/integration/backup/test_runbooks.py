@@ -11,7 +11,7 @@ import pytest
 
 import kvorum
 from tests.integration.backup.conftest import BackedUp, wait_for
-from tests.integration.backup.test_pitr import reaches
+from tests.integration.backup.test_pitr import has_begun, reaches
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -71,6 +71,7 @@ class Operator:
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
     with BackedUp(tmp_path, archive=str(tmp_path / "archive"), archive_every_s=1) as cluster:
+        wait_for(lambda: has_begun(tmp_path))
         yield Operator(cluster, tmp_path)
 
 
