@@ -240,3 +240,40 @@ def test_office_ends_with_the_configuration_that_proved_it(world: World) -> None
     world.nodes["A"].remove("C", answers.append)
     world.nodes["A"].tick()
     assert not world.nodes["A"].leads
+
+
+def test_a_follower_syncs_and_answers_before_it_applies(world: World) -> None:
+    _all_have(world, b"one")
+    follower = world.nodes["B"].core
+    applied = follower.applied_index
+    _propose(world, b"two")  # tells of the commit of the one before
+    world.deliver("A", "B")
+    follower.tick()
+    assert follower.commit_index > applied
+    assert follower.applied_index == applied  # the log's writer comes first
+    assert follower.needs_step()
+    follower.tick()
+    assert follower.applied_index == follower.commit_index
+
+
+def test_a_follower_that_gets_entry_after_entry_applies_all_the_same(world: World) -> None:
+    _all_have(world, b"one")
+    follower = world.nodes["B"].core
+    for value in (b"two", b"three"):  # and no sync comes to an end
+        _propose(world, value)
+        world.deliver("A", "B")
+        follower.tick()
+    assert follower.applied_index == follower.commit_index
+
+
+def test_a_follower_that_is_behind_applies_at_once(world: World) -> None:
+    leader, follower = world.nodes["A"].core, world.nodes["B"].core
+    for number in range(4):
+        leader.propose(b"%d" % number, lambda applied, error: None)
+    _all_have(world, b"the fifth")
+    applied = follower.applied_index
+    _propose(world, b"the sixth")
+    world.deliver("A", "B")
+    assert follower.commit_index > applied + 2
+    follower.tick()
+    assert follower.applied_index > applied
