@@ -1,5 +1,5 @@
-"""What happens when a node must stop: a marker for the operator, if the disk still takes one, and the end of the
-process.
+"""What happens when a node must stop: a marker for the operator, if the disk still takes one, the reason as the last
+line of standard error, and the end of the process.
 
 `os._exit`, because anything gentler runs code (buffers, callbacks, atexit) in a process that has just shown that it
 cannot be trusted.
@@ -8,6 +8,7 @@ cannot be trusted.
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -83,6 +84,9 @@ def exit_process(folder: Path) -> OnFault:
             write_marker(folder, FAULT_MARKER, str(error))
         for handler in logging.getLogger().handlers:
             handler.flush()
+        # The log has told it too, but other lines may have followed.
+        with suppress(OSError):
+            os.write(2, f"kvorum node: {' '.join(str(error).split())}\n".encode(errors="replace"))
         os._exit(exit_code(error))
 
     return leave

@@ -27,8 +27,10 @@ exit_process(Path(sys.argv[2]))(getattr(errors, sys.argv[1])("the reason"))
     ],
 )
 def test_the_process_ends_at_once(tmp_path: Path, error: str, code: int, marker: bool) -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, error, str(tmp_path)], timeout=20, check=False)
+    command = [sys.executable, "-c", PROGRAM, error, str(tmp_path)]
+    ended = subprocess.run(command, timeout=20, check=False, capture_output=True, text=True)
     assert ended.returncode == code
+    assert ended.stderr == "kvorum node: the reason\n", "whatever other lines there are, the last one tells why"
     assert (tmp_path / FAULT_MARKER).exists() is marker
     if marker:
         assert (tmp_path / FAULT_MARKER).read_text() == "the reason\n"
