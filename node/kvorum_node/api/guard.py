@@ -15,8 +15,6 @@ from ..access import Refusal
 from ..service import NodeService
 from ..store.rights import READ, RECEIVE, Rights, for_keys, for_queue, for_range
 from .endings import ProtocolError
-from .outbox import Outbox
-from .queues import StreamQueues
 
 MAX_JUDGED: int = 1_000
 """Watches and consumers of one stream that wait for such a round."""
@@ -28,11 +26,11 @@ Refuse = Callable[[Refusal | None], None]
 class StreamGuard:
     """`caller` is who the stream's Hello said."""
 
-    def __init__(self, service: NodeService, outbox: Outbox, queues: StreamQueues) -> None:
+    def __init__(self, service: NodeService, changed: Callable[[], None]) -> None:
+        """`changed` is called when the rights of callers have changed, once `listen` was."""
         self._service = service
         self._access = service.access
-        self._outbox = outbox
-        self._queues = queues
+        self._changed = changed
         self.caller = service.access.caller("")
         self._waiting: dict[tuple[str, int], object] = {}
         """Watches and consumers that wait to be judged."""
@@ -49,10 +47,10 @@ class StreamGuard:
             self._stop_listening()
             self._stop_listening = None
 
-    def listen(self, changed: Callable[[], None]) -> None:
+    def listen(self) -> None:
         """Something is open that may lose its right."""
         if self._stop_listening is None and not self._closed:
-            self._stop_listening = self._access.listen(changed)
+            self._stop_listening = self._access.listen(self._changed)
 
     def unchanged(self) -> bool:
         """Whether what is open may stay, as nothing has changed for this caller."""

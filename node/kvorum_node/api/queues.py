@@ -1,18 +1,21 @@
 """What one stream has to do with queues: its consumers, and its calls about queues."""
 
 from collections.abc import Callable
+from functools import partial
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import LimitExceeded
 
-from ..access import Caller, Refusal
+from ..access import Refusal
 from ..queue import Consumer, TakeRoom
 from ..queue_calls import Call
 from ..service import NodeService
 from ..store import check_queue_name
+from ..store.rights import RECEIVE, for_queue
 from .endings import ProtocolError
-from .outbox import ENDED_CONSUMERS, Outbox
+from .guard import StreamGuard
+from .outbox import ENDED_CONSUMERS, QUEUE_REPLIES, Outbox
 
 MAX_CONSUMERS = 1_000
 MAX_QUEUE_CALLS = 16
@@ -20,26 +23,30 @@ MAX_QUEUE_CALLS = 16
 
 
 class StreamQueues:
-    """`expired` is told that the session of a consumer is closed, `reply` takes answers of calls."""
+    """`session` is asked for the one that the stream speaks for, `expired` is told that a consumer's is closed."""
 
     def __init__(
         self,
         service: NodeService,
         outbox: Outbox,
+        guard: StreamGuard,
         *,
+        session: Callable[[], bytes],
         expired: Callable[[bytes], None],
-        reply: Callable[[pb.QueueReply], None],
     ) -> None:
         self._service = service
         self._outbox = outbox
+        self._guard = guard
+        self._session = session
         self._expired = expired
-        self._reply = reply
+        self._closed = False
         self._consumers: dict[int, Consumer] = {}
         self._take_room = TakeRoom(lambda: outbox.delivery_bytes)
         self._calls: set[Call] = set()
 
     def close(self) -> None:
         """The stream has ended."""
+        self._closed = True
         for call in self._calls:
             call.cancel()
         self._calls.clear()
@@ -47,8 +54,17 @@ class StreamQueues:
 
     # ---- consumers
 
-    def start(self, session: bytes, request: pb.StartConsumer) -> None:
-        """Raises ProtocolError."""
+    def start(self, request: pb.StartConsumer) -> None:
+        """Begin what a client asks for, once its token allows it. Raises ProtocolError."""
+        begin = partial(self._begin, request)
+        if self._service.access.on:
+            self._guard.start_consumer(request, begin, partial(self.ended, request.id))
+        else:
+            begin()
+
+    def _begin(self, request: pb.StartConsumer) -> None:
+        self._guard.listen()
+        session = self._session()
         if not session:
             raise ProtocolError("a consumer needs a session")
         if not 1 <= request.credits <= limits.MAX_CREDITS:
@@ -68,13 +84,22 @@ class StreamQueues:
         )
 
     def stop(self, number: int) -> None:
+        """The client wants no more of it."""
+        self._guard.forget_consumer(number)
+        self._stop(number)
+
+    def _stop(self, number: int) -> None:
         consumer = self._consumers.pop(number, None)
         if consumer is not None:
             self._service.delivery.stop_consumer(consumer)
 
-    def consumers(self) -> list[tuple[int, str]]:
-        """Numbers and queues."""
-        return [(number, consumer.queue) for number, consumer in self._consumers.items()]
+    def end_refused(self) -> None:
+        """What the token may do can have changed: end what it may not receive."""
+        for number, consumer in list(self._consumers.items()):
+            refusal = self._guard.refusal(partial(for_queue, right=RECEIVE, name=consumer.queue))
+            if refusal is not None:
+                self._stop(number)
+                self.ended(number, refusal)
 
     def ended(self, number: int, refusal: Refusal | None) -> None:
         """Say that a consumer gets nothing more. None: what its token may do could not be found out."""
@@ -88,8 +113,9 @@ class StreamQueues:
             self._service.delivery.stop_consumer(consumer)
         self._consumers.clear()
 
-    def goodbye(self, session: bytes, *, release: bool) -> None:
+    def goodbye(self, *, release: bool) -> None:
         """The session's consumers end; with `release`, so do its leases."""
+        session = self._session()
         self._service.delivery.stop_session(session)
         self._consumers.clear()
         if release and session:
@@ -105,16 +131,23 @@ class StreamQueues:
 
     # ---- calls
 
-    def call(self, request: pb.QueueCall, caller: Caller) -> None:
+    def call(self, request: pb.QueueCall) -> None:
         """Take a call about queues."""
         if len(self._calls) >= MAX_QUEUE_CALLS:
             message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
             self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
             return
-        call = self._service.calls.submit(request, self._answered, caller)
+        call = self._service.calls.submit(request, self._answered, self._guard.caller)
         if not call.ended:
             self._calls.add(call)
 
     def _answered(self, reply: pb.QueueReply) -> None:
         self._calls = {call for call in self._calls if not call.ended}
         self._reply(reply)
+
+    def _reply(self, reply: pb.QueueReply) -> None:
+        if self._closed:
+            return
+        self._outbox.put(QUEUE_REPLIES, reply.SerializeToString())
+        if reply.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)

@@ -22,7 +22,7 @@ from ..lists import ListJob
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store.rights import Rights, for_read
-from .stream import merge
+from .reads import merge
 
 DEFAULT_TIMEOUT = limits.DEFAULT_TIMEOUT / 1000
 

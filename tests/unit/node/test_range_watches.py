@@ -9,6 +9,7 @@ import pytest
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node import range_watches
 from kvorum_node.api import outbox, stream
+from kvorum_node.api import watches as stream_watches
 from kvorum_node.range_watches import EVENT_CHANGES, MARK_INTERVAL, MOST_CHANGES, SLICE_CHANGES, RangeWatch
 from kvorum_node.ranges import Ranges
 from kvorum_node.store import DATA_VERSION
@@ -402,14 +403,15 @@ async def test_the_service_begins_a_watch_behind_a_barrier(node: Node) -> None:
 async def test_watches_that_are_stopped_while_nobody_reads_are_forgotten(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MAX_WATCHES", 10)
+    monkeypatch.setattr(stream_watches, "MAX_WATCHES", 10)
     one = stream.Stream(node.service, "n1", None)
     one._outbox.put(b"\x22", bytes(2 * outbox.FRAME_TARGET))
+    its = one._watches
     for number in range(100):
-        one._start_watch(pb.StartWatch(id=number, start=b"a", end=b"z"))
-        node.service.ranges.begin(one._ranges[number])
+        its.start(pb.StartWatch(id=number, start=b"a", end=b"z"))
+        node.service.ranges.begin(its._ranges[number])
         node.timers.settle()
-        one._stop_watch(number)
-    assert 0 < len(one._stalled_ranges) <= 20
+        its.stop(number)
+    assert 0 < len(its._stalled_ranges) <= 20
     one.close()
     await node.service.barrier.stop()

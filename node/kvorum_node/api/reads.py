@@ -1,0 +1,195 @@
+"""What one stream reads: keys, which are answered together as far as there is room, and lists, which come in slices.
+
+An answer is judged by the caller's rights when it leaves, so by a state at least as new as the one that it shows.
+"""
+
+from functools import partial
+from typing import Any
+
+from kvorum._proto import kvorum_pb2 as pb
+
+from ..access import Refusal
+from ..lists import ListJob
+from ..reads import Pending, PendingPoints, PendingRead
+from ..service import NodeService
+from ..store.rights import for_keys, for_read
+from .endings import ResumableError
+from .guard import StreamGuard
+from .outbox import FRAME_TARGET, POINTS, READS, Outbox
+
+MAX_LISTS = 1_000
+"""Lists under way on one stream."""
+MAX_STALLED_READS = 8_192
+"""Reads that may wait for the client to read; one that asks for more without reading is cut off."""
+READ_AHEAD = 4 * 1_048_576
+"""Bytes of answers beyond which point reads wait until the client has read some of them."""
+
+
+class StreamReads:
+    """Takes the reads of frames, and puts their answers into the outbox."""
+
+    def __init__(self, service: NodeService, outbox: Outbox, guard: StreamGuard) -> None:
+        self._service = service
+        self._outbox = outbox
+        self._guard = guard
+        self._lists: dict[ListJob, pb.ReadResult] = {}
+        self._stalled_lists: list[ListJob] = []
+        self._stalled_reads: list[Pending] = []
+        self._stalled_keys = 0
+        """For how many reads they count."""
+        self._closed = False
+
+    def close(self) -> None:
+        """The stream has ended: answers that still come are thrown away."""
+        self._closed = True
+        self._service.reads.forget(self._stalled_reads)
+        self._stalled_reads = []
+        for job in list(self._lists):
+            job.cancel()
+        self._lists.clear()
+
+    def take(self, reads: Any) -> None:
+        """The reads of a frame. Raises ResumableError."""
+        if self._stalled_keys > MAX_STALLED_READS:
+            raise ResumableError("the answers are not read fast enough")
+        if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
+            raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
+        if self._service.access.on:
+            if over := self._service.access.over(self._guard.caller, len(reads)):
+                for read in reads:
+                    self._answer(_denied(read, (pb.READ_STATUS_OVERLOADED, over)))
+            else:
+                self._service.reads.submit([self._judged(read) for read in reads])
+            return
+        self._service.reads.submit(
+            [PendingRead(read, self._answer, self._take_slice, self._has_room) for read in reads]
+        )
+
+    def take_points(self, reads: Any) -> None:
+        """The reads of one key each. Raises ResumableError."""
+        if self._stalled_keys > MAX_STALLED_READS:
+            raise ResumableError("the answers are not read fast enough")
+        if self._service.access.on:
+            if over := self._service.access.over(self._guard.caller, sum(len(read.keys) for read in reads)):
+                for read in reads:
+                    self._answer_points(pb.PointAnswers(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over))
+            else:
+                self._service.reads.submit([self._judged_points(read) for read in reads])
+            return
+        self._service.reads.submit([PendingPoints(read, self._answer_points, self._has_room) for read in reads])
+
+    def resume(self) -> None:
+        """The client has read on: so do we."""
+        if self._stalled_lists:
+            jobs, self._stalled_lists = self._stalled_lists, []
+            for job in jobs:
+                job.resume()
+        if self._stalled_reads:
+            reads, self._stalled_reads, self._stalled_keys = self._stalled_reads, [], 0
+            self._service.reads.resume(reads)
+
+    # ---- answers
+
+    def _has_room(self, item: Pending) -> bool:
+        # A stream that has ended takes its answers, and throws them away.
+        if self._outbox.size < READ_AHEAD or self._closed:
+            return True
+        self._stalled_reads.append(item)
+        self._stalled_keys += item.keys
+        return False
+
+    def _answer(self, answer: pb.ReadResult) -> None:
+        if self._closed:
+            return
+        self._outbox.put(READS, answer.SerializeToString())
+        if answer.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)
+
+    def _answer_points(self, answer: pb.PointAnswers) -> None:
+        if self._closed:
+            return
+        self._outbox.put(POINTS, answer.SerializeToString())
+        if answer.status == pb.READ_STATUS_NO_LEADER:
+            self._outbox.put_leader(self._service.leader)
+
+    def _take_slice(self, job: ListJob, part: pb.ReadResult) -> None:
+        """A slice of a list: gather up to about a frame, send, and go on when the client has taken it."""
+        if self._closed:
+            job.cancel()
+            return
+        gathered = self._lists.get(job)
+        if gathered is None:
+            gathered = part
+        else:
+            merge(gathered, part)
+        if not part.more:
+            self._lists.pop(job, None)
+            gathered.more = False
+            self._answer(gathered)
+        elif gathered.ByteSize() < FRAME_TARGET:
+            self._lists[job] = gathered
+            job.resume()
+        else:
+            self._answer(gathered)
+            rest = pb.ReadResult(id=gathered.id)
+            for _ in gathered.ranges:
+                rest.ranges.add()
+            self._lists[job] = rest
+            if self._outbox.size < FRAME_TARGET:
+                job.resume()
+            else:
+                self._stalled_lists.append(job)
+
+    # ---- while tokens are asked for
+
+    def _judged(self, read: pb.Read) -> PendingRead:
+        refusal = partial(self._guard.refusal, lambda rights: for_read(rights, read))
+
+        def reply(answer: pb.ReadResult) -> None:
+            refused = refusal() if answer.status == pb.READ_STATUS_OK else None
+            self._answer(answer if refused is None else _denied(read, refused))
+
+        def take(job: ListJob, part: pb.ReadResult) -> None:
+            refused = refusal() if part.status == pb.READ_STATUS_OK else None
+            if refused is None:
+                self._take_slice(job, part)
+                return
+            job.cancel()
+            self._lists.pop(job, None)
+            self._answer(_denied(read, refused))
+
+        return PendingRead(read, reply, take, self._has_room)
+
+    def _judged_points(self, read: pb.PointReads) -> PendingPoints:
+        """One key that may not be read refuses all of them: the client asks for each by itself."""
+        refused: list[Refusal] = []
+
+        def reply(answer: pb.PointAnswers) -> None:
+            if refused:
+                return  # nothing follows that
+            refusal = None
+            if answer.status == pb.READ_STATUS_OK:
+                refusal = self._guard.refusal(partial(for_keys, keys=read.keys))
+            if refusal is not None:
+                refused.append(refusal)
+                answer = pb.PointAnswers(id=read.id, status=refusal[0], message=refusal[1])
+            self._answer_points(answer)
+
+        return PendingPoints(read, reply, self._has_room)
+
+
+def _denied(read: pb.Read, refusal: Refusal) -> pb.ReadResult:
+    return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
+
+
+def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
+    """Append a slice to those before it."""
+    for mine, more in zip(have.ranges, part.ranges, strict=False):
+        mine.entries.extend(more.entries)
+        mine.count += more.count
+    have.entries.extend(part.entries)
+    have.time_ms = part.time_ms
+    have.status = part.status
+    have.message = part.message
+    have.read_versionstamp = part.read_versionstamp
+    have.more = part.more
