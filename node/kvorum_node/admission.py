@@ -90,7 +90,7 @@ def admit(
         shapes = Shapes()  # while nothing may grow, each write is looked into
     refused: list[pb.WriteResult] = []
     accepted: list[_Accepted] = []
-    parse, find = pb.AtomicWrite.FromString, shapes.find
+    find = shapes.find
     total = 0
     for write in group.writes:
         data = write.op
@@ -99,41 +99,12 @@ def admit(
             total += shape.weight
             accepted.append((write, shape.weight, len(data), shape.ready))
             continue
-        if len(data) > limits.MAX_ENTRY_SIZE:
-            # Before it is parsed: millions of tiny mutations would hold up the loop and take many times the memory.
-            # What the other limits allow is smaller, with all that surrounds it.
-            problem = LimitExceeded("MAX_ENTRY_SIZE", limits.MAX_ENTRY_SIZE, len(data), "encoded write")
-            refused.append(_invalid(write.seq, str(problem)))
-            continue
-        try:
-            op = parse(data)
-            deletes = validate(op)
-        except DecodeError as error:
-            refused.append(_invalid(write.seq, f"the write cannot be decoded: {error}"))
-            continue
-        except InvalidArgument as error:
-            refused.append(_invalid(write.seq, str(error)))
-            continue
-        if shortage is not None and shortage.forbids(op):
-            refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_NO_SPACE, message=shortage.message))
-            continue
-        if data_version < DATA_VERSION:
-            needed = needed_version(op)
-            if needed > data_version:
-                # Not for good: the upgrade goes on, or a new leader has not heard from every member yet.
-                text = too_old(needed, data_version)
-                refused.append(pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text))
-                continue
-        weight = len(op.mutations) + len(op.settles)
-        messages, ready = op.enqueues, _NONE
-        if messages:
-            ready = {}
-            weight += _weigh(messages, ready)
-        weight = weight or 1
-        weight += min(deletes, _RANGE) + len(data) // _SMALL
-        shapes.learn(data, op, weight)
-        total += weight
-        accepted.append((write, weight, len(data), ready))
+        judged = _judge(write, shortage, data_version, shapes)
+        if isinstance(judged, pb.WriteResult):
+            refused.append(judged)
+        else:
+            total += judged[1]
+            accepted.append(judged)
     if not accepted:
         return [], refused
     if not refused and total <= MAX_WEIGHT:
@@ -141,6 +112,40 @@ def admit(
         if len(data) <= limits.MAX_ENTRY_SIZE:
             return [Part(group, data, len(accepted), total, _all_ready(accepted))], refused
     return list(_split(group, accepted)), refused
+
+
+def _judge(write: pb.Write, shortage: Shortage | None, data_version: int, shapes: Shapes) -> _Accepted | pb.WriteResult:
+    """Look into a write whose shape is not known; the result is the answer to one that may not be proposed."""
+    data = write.op
+    if len(data) > limits.MAX_ENTRY_SIZE:
+        # Before it is parsed: millions of tiny mutations would hold up the loop and take many times the memory.
+        # What the other limits allow is smaller, with all that surrounds it.
+        problem = LimitExceeded("MAX_ENTRY_SIZE", limits.MAX_ENTRY_SIZE, len(data), "encoded write")
+        return _invalid(write.seq, str(problem))
+    try:
+        op = pb.AtomicWrite.FromString(data)
+        deletes = validate(op)
+    except DecodeError as error:
+        return _invalid(write.seq, f"the write cannot be decoded: {error}")
+    except InvalidArgument as error:
+        return _invalid(write.seq, str(error))
+    if shortage is not None and shortage.forbids(op):
+        return pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_NO_SPACE, message=shortage.message)
+    if data_version < DATA_VERSION:
+        needed = needed_version(op)
+        if needed > data_version:
+            # Not for good: the upgrade goes on, or a new leader has not heard from every member yet.
+            text = too_old(needed, data_version)
+            return pb.WriteResult(seq=write.seq, outcome=pb.OUTCOME_OVERLOADED, message=text)
+    weight = len(op.mutations) + len(op.settles)
+    messages, ready = op.enqueues, _NONE
+    if messages:
+        ready = {}
+        weight += _weigh(messages, ready)
+    weight = weight or 1
+    weight += min(deletes, _RANGE) + len(data) // _SMALL
+    shapes.learn(data, op, weight)
+    return write, weight, len(data), ready
 
 
 def _all_ready(accepted: Iterable[_Accepted]) -> dict[str, int] | None:

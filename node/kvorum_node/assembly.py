@@ -78,12 +78,40 @@ class Replica:
     async def _start(self) -> None:
         config, stack = self._config, self._stack
         loop = asyncio.get_running_loop()
-        tls = self._tls = PortTls(config) if config.tls_cert is not None else None
+        self._open(loop)
+        archiver = self._archiver()
+        service = self._service = self._make_service(loop, archiver)
+        api = self._api = self._make_api(service)
+        self._writeback.start()
+        stack.callback(self._writeback.stop)
+        self._space.start()
+        stack.callback(self._space.stop)
+        await service.start()
+        stack.push_async_callback(service.stop)
+        stack.push_async_callback(self._hand_over.stop)
+        await api.start()
+        stack.push_async_callback(api.stop)
+        if archiver is not None:
+            archiver.start()
+            stack.push_async_callback(archiver.stop)
+        stack.callback(self._backups.halt)
+        if config.http_listen:
+            await self._start_http(service)
+        if config.scrub_interval_s:
+            self._scrubber.start()
+            stack.callback(self._scrubber.stop)
+        proof = loop.call_later(PROVED_AFTER, self._store.proved_good)
+        stack.callback(proof.cancel)
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The state, the consensus layer, and what looks after the disk; nothing of it runs yet."""
+        config, stack = self._config, self._stack
+        self._tls = PortTls(config) if config.tls_cert is not None else None
         self._peer_tls = _peer_tls(config)
         store = self._store = _open_store(config, crashed=self._crashed)
         stack.callback(store.close)
         space = self._space = SpaceWatch(config.data_dir, loop, store.space, least=self._least)
-        timing = Timing(
+        timing = self._timing = Timing(
             election_min=config.election_timeout_min_ms / 1000,
             election_max=config.election_timeout_max_ms / 1000,
             heartbeat=config.heartbeat_ms / 1000,
@@ -94,7 +122,7 @@ class Replica:
         self._hand_over = HandOver(raft, raft, loop, patience=timing.election_max, too_late=timing.election_min / 2)
         self._scrubber = Scrubber(store, config.scrub_interval_s, self._damaged, rng=random.Random())
         self._writeback = Writeback(store.data_file)
-        backups = self._backups = Backups(
+        self._backups = Backups(
             store,
             config.data_dir / "backup",
             node_id=config.node_id,
@@ -102,18 +130,19 @@ class Replica:
             latency=raft.log_latency,
             least=self._least,
         )
-        stack.callback(backups.stop)
-        archiver = self._archiver()
-        lease = config.lease_ms / 1000
-        service = self._service = NodeService(
-            store,
+        stack.callback(self._backups.stop)
+
+    def _make_service(self, loop: asyncio.AbstractEventLoop, archiver: Archiver | None) -> NodeService:
+        config, raft = self._config, self._raft
+        return NodeService(
+            self._store,
             raft,
             loop,
             ServiceSettings(
                 slow_operation=config.slow_operation_ms / 1000,
-                lease=lease,
+                lease=config.lease_ms / 1000,
                 session_idle=config.session_idle_ms / 1000,
-                max_election_timeout=timing.election_max,
+                max_election_timeout=self._timing.election_max,
             ),
             no_space=self._no_space,
             unreadable=self._unreadable,
@@ -121,50 +150,34 @@ class Replica:
             root_hash=tokens.hash_of(config.root_token.encode()) if config.root_token else b"",
             on_late=self._hand_over.late,
             more_statistics=(
-                lambda: {"state_rebuilt": float(store.rebuilt), **api.statistics()},
-                space.statistics,
+                lambda: {"state_rebuilt": float(self._store.rebuilt), **self._api.statistics()},
+                self._space.statistics,
                 self._hand_over.statistics,
                 self._scrubber.statistics,
                 self._writeback.statistics,
-                backups.statistics,
+                self._backups.statistics,
                 *(() if archiver is None else (archiver.statistics,)),
-                *(() if tls is None else (tls.statistics,)),
+                *(() if self._tls is None else (self._tls.statistics,)),
                 self._expiry,
             ),
         )
+
+    def _make_api(self, service: NodeService) -> ApiServer:
+        config = self._config
         # A frozen consumer must be noticed early enough that its messages move on about a lease after its last sign
         # of life.
-        api = ApiServer(
+        keepalive = min(5.0, max(0.5, config.lease_ms / 4000))
+        return ApiServer(
             service,
             config.node_id,
             config.client_listen,
-            keepalive=min(5.0, max(0.5, lease / 4)),
-            administration=raft,
-            backups=backups,
-            credentials=None if tls is None else tls.server_credentials(),
+            keepalive=keepalive,
+            administration=self._raft,
+            backups=self._backups,
+            credentials=None if self._tls is None else self._tls.server_credentials(),
         )
-        self._writeback.start()
-        stack.callback(self._writeback.stop)
-        space.start()
-        stack.callback(space.stop)
-        await service.start()
-        stack.push_async_callback(service.stop)
-        stack.push_async_callback(self._hand_over.stop)
-        await api.start()
-        stack.push_async_callback(api.stop)
-        if archiver is not None:
-            archiver.start()
-            stack.push_async_callback(archiver.stop)
-        stack.callback(backups.halt)
-        if config.http_listen:
-            await self._start_http(service, timing.election_max)
-        if config.scrub_interval_s:
-            self._scrubber.start()
-            stack.callback(self._scrubber.stop)
-        proof = loop.call_later(PROVED_AFTER, store.proved_good)
-        stack.callback(proof.cancel)
 
-    async def _start_http(self, service: NodeService, election_max: float) -> None:
+    async def _start_http(self, service: NodeService) -> None:
         config = self._config
         # This node always knows where the leader is, as far as it can be known: no other address is needed.
         own = _reachable(*listen_parts(config.client_listen))
@@ -184,7 +197,7 @@ class Replica:
             return ClusterBackend(addresses, connect=connect, token=token or config.root_token)
 
         front = Front(service, [own], connect=open_client)
-        http = self._http = HttpPort(service, front, config, grace=election_max, tls=self._tls)
+        http = self._http = HttpPort(service, front, config, grace=self._timing.election_max, tls=self._tls)
         self._stack.push_async_callback(front.close)
         await http.start()
         self._stack.push_async_callback(http.stop)

@@ -17,12 +17,13 @@ from typing import Any
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import RaftError
-from kvorum_raft.seams import Applied, Consensus, Member
+from kvorum_raft.seams import Applied, Consensus
 
 from .access import Access
 from .admission import Shortage, admit, refuse_all
 from .barrier import Barrier
 from .lag import LoopLag
+from .leader_news import LeaderNews
 from .lists import ListReader
 from .metrics.operations import Meter, code_of_write
 from .proposer import Proposal, Proposer, ProposerLimits, outcome_of, proposal, write_proposal
@@ -37,7 +38,7 @@ from .shapes import Shapes
 from .slow import Facts, SlowLog, milliseconds, of_writes
 from .store import Store
 from .sweeper import Sweeper
-from .timers import Alarm, Timers
+from .timers import Timers
 from .tracing import node_tracing
 from .watches import ChangeHub, Watch
 
@@ -98,14 +99,8 @@ class NodeService:
         traced = None if self.tracing is None else self.tracing.slow
         self.slow = SlowLog(settings.slow_operation, timers.time, traced)
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
-        self.proposer = Proposer(
-            consensus,
-            timers,
-            bounds=settings.proposer,
-            companions=self.delivery.companions,
-            common_data_version=common_data_version,
-            proved_data_version=lambda: store.proved_version,
-        )
+        self._timers = timers
+        self.proposer = self._make_proposer(common_data_version)
         self.delivery.attach(self.proposer)
         self.hub = ChangeHub(store, timers)
         self.ranges = RangeHub(store, timers)
@@ -118,29 +113,16 @@ class NodeService:
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.ticker = Ticker(store, consensus, self.proposer, timers)
         self.rates = QueueRates(self.lists, timers, self.delivery.consumers_of)
-        self.calls = QueueCalls(
-            consensus,
-            self.proposer,
-            self.barrier,
-            self.lists,
-            self.rates,
-            timers,
-            self.access,
-            no_space=no_space,
-            slow=self.slow,
-        )
+        self.calls = self._make_calls()
         self.sessions = SessionKeeper(store, self.proposer, timers, idle=settings.session_idle)
         self.lag = LoopLag(timers, on_late=on_late)
         self.writes = Meter()
-        self._timers = timers
         self._shapes = Shapes()
         self._time_ahead = float("-inf")
         """Entry time − loop time, ms, when alarms were last set by it."""
         self._leading = False
-        self._leader: Member | None = None
-        self._leader_message = pb.Leader()
-        self._leader_known_alarm = Alarm(timers, self._leaderless)
-        self._leader_listeners: list[Callable[[], None]] = []
+        patience = 3 * settings.max_election_timeout
+        self._news = LeaderNews(consensus, timers, patience=patience, lost=self._leaderless)
         self._reached: dict[int, asyncio.Future[None]] = {}
         """Whoever waits for an entry to be applied."""
         self._started = False
@@ -148,11 +130,34 @@ class NodeService:
         consensus.on_installed(self._installed)
         consensus.on_leadership(self._leadership)
 
+    def _make_proposer(self, common_data_version: Callable[[], int] | None) -> Proposer:
+        return Proposer(
+            self.consensus,
+            self._timers,
+            bounds=self.settings.proposer,
+            companions=self.delivery.companions,
+            common_data_version=common_data_version,
+            proved_data_version=lambda: self.store.proved_version,
+        )
+
+    def _make_calls(self) -> QueueCalls:
+        return QueueCalls(
+            self.consensus,
+            self.proposer,
+            self.barrier,
+            self.lists,
+            self.rates,
+            self._timers,
+            self.access,
+            no_space=self.no_space,
+            slow=self.slow,
+        )
+
     async def start(self) -> None:
         self.lists.start()
         self.lag.start()
         self._started = True
-        self._leader_known_alarm.set(3 * self.settings.max_election_timeout)
+        self._news.start()
         await self.consensus.start()
         # A consensus layer that knew its leader at once has nothing to announce.
         self._leadership(self.consensus.is_leader)
@@ -163,7 +168,7 @@ class NodeService:
             return
         self._started = False
         self.lag.stop()
-        self._leader_known_alarm.cancel()
+        self._news.stop()
         self.proposer.stop()
         self.hub.end_all("the node stops")
         self.ranges.end_all("the node stops")
@@ -344,19 +349,11 @@ class NodeService:
     @property
     def leader(self) -> pb.Leader:
         """Who leads, for clients: without a node while nobody does, and while this node leads but cannot serve yet."""
-        return self._leader_message
-
-    def _look_for_leader(self) -> pb.Leader:
-        consensus = self.consensus
-        member, status = consensus.leader, consensus.status()
-        if member is None or (member.node_id == status.node_id and not consensus.is_leader):
-            return pb.Leader(term=status.term)
-        return pb.Leader(node_id=member.node_id, address=member.client_address, term=status.term)
+        return self._news.message
 
     def on_leader(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call back when `leader` changes. Returns how to stop that."""
-        self._leader_listeners.append(listener)
-        return lambda: self._leader_listeners.remove(listener)
+        return self._news.listen(listener)
 
     def statistics(self) -> dict[str, float]:
         figures: dict[str, float] = dict(self.store.statistics())
@@ -435,25 +432,13 @@ class NodeService:
         self.ranges.installed()
         self.reads.applied(index)
         self._tell_reached(index)
-        self._tell_leader()
+        self._news.tell()
 
     def _leadership(self, leading: bool) -> None:
         if not self._started:
             return
         self._set_office(leading=leading)
-        leader = self.consensus.leader
-        if leader is None:
-            if self._leader is not None or not self._leader_known_alarm.is_set:
-                self._leader_known_alarm.set(3 * self.settings.max_election_timeout)
-        else:
-            self._leader_known_alarm.cancel()
-        self._leader = leader
-        self._leader_message = self._look_for_leader()
-        self._tell_leader()
-
-    def _tell_leader(self) -> None:
-        for listener in list(self._leader_listeners):
-            listener()
+        self._news.changed()
 
     def _set_office(self, *, leading: bool) -> None:
         if leading == self._leading:
@@ -468,9 +453,8 @@ class NodeService:
 
     def _leaderless(self) -> None:
         """No leader for three maximum election timeouts: what this node shows may be old for long (rules E2)."""
-        if self.consensus.leader is None:
-            self.hub.end_all("this node has lost contact with the leader")
-            self.ranges.end_all("this node has lost contact with the leader")
+        self.hub.end_all("this node has lost contact with the leader")
+        self.ranges.end_all("this node has lost contact with the leader")
 
     def _session_opened(
         self, answer: Callable[[bytes, RaftError | None], None], session: Any, error: RaftError | None

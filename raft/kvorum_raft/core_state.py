@@ -1,5 +1,4 @@
-"""The part of the core that every role shares: state, terms, members, applying, and the ways of the library that are
-closed."""
+"""The part of the core that every role shares: state, terms, members and applying."""
 
 import logging
 import random
@@ -7,10 +6,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
-from pysyncobj.version import VERSION
 
 from kvorum_raft import configuration as cf
 from kvorum_raft._proto import raft_pb2 as pb
@@ -24,34 +21,17 @@ from kvorum_raft.errors import Discarded, RaftError, RaftFault, UnknownOutcome
 from kvorum_raft.histogram import Histogram
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
+from kvorum_raft.library import Library
 from kvorum_raft.progress import Progress
 from kvorum_raft.reads import ReadRounds
 from kvorum_raft.seams import Applied, StateMachine
-from kvorum_raft.upstream import PINNED
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 _log = logging.getLogger("kvorum.raft")
 
 
-class _NoPoller:
-    """The library's poller is not used; sockets belong to asyncio."""
-
-    def poll(self, timeout: float) -> None:
-        """Nothing to wait for."""
-
-
-class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
+class CoreState(Library):
     """State and what each role does with it; see `pysyncobj_fixes` for the rules."""
-
-    _SyncObj__raftState: int
-    _SyncObj__raftCurrentTerm: int
-    _SyncObj__votedForNodeId: str | None
-    _SyncObj__raftLeader: Node | None
-    _SyncObj__raftElectionDeadline: float
-    _SyncObj__raftCommitIndex: int
-    _SyncObj__raftLastApplied: int
-    _SyncObj__noopIDx: int | None
-    _SyncObj__newAppendEntriesTime: float
 
     def __init__(
         self,
@@ -72,8 +52,6 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         joining: bool = False,
         incarnation: bytes | None = None,
     ) -> None:
-        if VERSION != PINNED:
-            raise RaftFault(f"kvorum replaces private methods of PySyncObj {PINNED}; {VERSION} is installed")
         self.node_id = node_id
         self._isolation = Isolation(node_id)
         self.journal = journal
@@ -100,23 +78,7 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         self._transfer: Transfer | None = None
         self.rounds = ReadRounds(limit=limits.reads)
         self._begin_with_nothing()
-        conf = SyncObjConf(
-            autoTick=False,
-            appendEntriesUseBatch=True,  # creates no pipe; sending is ours
-            appendEntriesPeriod=timing.heartbeat,
-            raftMinTimeout=timing.election_min,
-            raftMaxTimeout=timing.election_max,
-            connectionTimeout=timing.election_max + 1,
-            fullDumpFile=None,
-            journalFile=None,
-            useFork=False,
-            pollerType="select",
-            commandsQueueSize=1,
-        )
-        super().__init__(Node(node_id), [], conf, nodeClass=Node, transport=transport)
-        for message in ("status", "add", "remove", "set_version", "transfer"):
-            transport.setOnUtilityMessageCallback(message, None)
-        self._poller = _NoPoller()
+        super().__init__(node_id, transport, timing)
         self._take_stored()
 
     def _begin_with_nothing(self) -> None:
@@ -531,31 +493,3 @@ class CoreState(SyncObj):  # type: ignore[misc]  # PySyncObj is untyped
         """The entry is applied, whatever those who hear of it do: their exceptions are logged, except ours."""
         with self._isolation:
             callback(*arguments)
-
-    # ------------------------------------------------------------------ closed ways of the library
-
-    def _closed(self, *_arguments: Any, **_options: Any) -> Any:
-        raise RaftFault("this way through PySyncObj is closed in kvorum")
-
-    _applyCommand = _closed
-    _checkCommandsToApply = _closed
-    _autoTickThread = _closed
-    _addNodeToCluster = _closed
-    _removeNodeFromCluster = _closed
-    _setCodeVersion = _closed
-    _transferLeadership = _closed
-    addNodeToCluster = _closed
-    removeNodeFromCluster = _closed
-    setCodeVersion = _closed
-    transferLeadership = _closed
-    forceLogCompaction = _closed
-    _SyncObj__changeCluster = _closed
-    _SyncObj__doChangeCluster = _closed
-    _SyncObj__parseChangeClusterRequest = _closed
-    _SyncObj__updateClusterConfiguration = _closed
-    _SyncObj__loadDumpFile = _closed
-    _SyncObj__tryLogCompaction = _closed
-    _SyncObj__deleteEntriesTo = _closed
-    _SyncObj__sendNextNodeIdx = _closed
-    _SyncObj__onReadonlyNodeConnected = _closed
-    _SyncObj__onReadonlyNodeDisconnected = _closed

@@ -8,10 +8,9 @@ that; it has no task and no timer of its own.
 import asyncio
 import random
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -26,6 +25,7 @@ from kvorum.cluster.heartbeat import Heartbeat, Wanted
 from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, UnderWay, closed_read
 from kvorum.cluster.points import Batch, Points
 from kvorum.cluster.reads import PendingRead, Reads, RowPromise
+from kvorum.cluster.returns import Returns
 from kvorum.cluster.route import Address, Route, name
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
@@ -33,13 +33,6 @@ from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
 from kvorum.process import THIS
 from kvorum.tls import ChannelTls
-
-RETURN_TIMEOUT: Final = 10.0
-"""Seconds for an attempt to give a message back that came too late."""
-RETURN_PAUSE: Final = 0.2
-"""Seconds until the next one."""
-MAX_RETURNS: Final = 64
-"""Messages that are being given back at a time."""
 
 
 class ClusterBackend:
@@ -72,16 +65,14 @@ class ClusterBackend:
         )
         self._calls = Calls(self._counters)
         self._watches = Watches(loop)
-        self._consumers = Consumers(self._counters, self._wake, self._give_back, self._keep_leases, loop.time)
+        self._returns = Returns(loop, self.write, lambda: self._closed)
+        self._consumers = Consumers(self._counters, self._wake, self._returns.give_back, self._keep_leases, loop.time)
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
         self._batch_deadlines: Deadlines[Batch] = Deadlines(loop, self._batch_expired)
         self._buckets: dict[Batch, dict[Batch, None]] = {}
         """Where the deadlines of batches are."""
         self._call_deadlines: Deadlines[PendingCall] = Deadlines(loop, self._call_expired)
-        self._returns: set[asyncio.Task[None]] = set()
-        self._late: deque[pb.Delivery] = deque()
-        """Messages that came too late, and wait to be given back."""
         self._closed = False
         rng = rng or random.Random()
         self._route = Route(addresses, loop.time, rng)
@@ -288,8 +279,7 @@ class ClusterBackend:
         self._heartbeat.rest()
         await self._keeper.stop()
         await self._heartbeat.close()
-        if self._returns:
-            await asyncio.wait(self._returns)
+        await self._returns.ended()
 
     # ---- small things
 
@@ -304,32 +294,6 @@ class ClusterBackend:
 
     def _wake(self) -> None:
         self._keeper.wake()
-
-    def _give_back(self, delivery: pb.Delivery) -> None:
-        """A message came for a consumer that is closed: its attempt has not begun."""
-        self._late.append(delivery)
-        if not self._closed and len(self._returns) < MAX_RETURNS:
-            task = self._loop.create_task(self._return_all())
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
-
-    async def _return_all(self) -> None:
-        while self._late:
-            delivery = self._late.popleft()
-            write = pb.AtomicWrite()
-            write.settles.add(message_id=delivery.message_id, lease_id=delivery.lease_id, kind=pb.SETTLE_KIND_RETURN)
-            await self._return(write.SerializeToString())
-
-    async def _return(self, op: bytes) -> None:
-        """Insist: the lease is renewed for as long as this client lives."""
-        while not self._closed:
-            try:
-                await self.write(op, timeout=RETURN_TIMEOUT)
-                return
-            except errors.KvorumError as error:
-                if isinstance(error, errors.Closed) or (error.outcome == "not applied" and not error.retryable):
-                    return
-            await asyncio.sleep(RETURN_PAUSE)
 
     def _check_usable(self) -> None:
         if THIS.pid != self._pid:

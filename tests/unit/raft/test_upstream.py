@@ -146,7 +146,7 @@ def test_every_mangled_name_exists_in_the_library() -> None:
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvorum_raft.core_state.VERSION", "0.3.18")
+    monkeypatch.setattr("kvorum_raft.library.VERSION", "0.3.18")
     with pytest.raises(RaftFault, match=r"0\.3\.18 is installed"):
         World(SafeNode).start()
 
