@@ -1,4 +1,4 @@
-"""The snippets of docs/queues.md, on every kind of database."""
+"""The snippets of docs/queues.md and docs/kv-semantics.md, on every kind of database."""
 
 import ast
 import asyncio
@@ -16,32 +16,35 @@ from click.testing import CliRunner
 import kvorum
 from kvorum.cli.group import kvorum as command
 
-PAGE = Path(__file__).parents[3] / "docs" / "queues.md"
-SNIPPETS = re.findall(r"^## (.+?)$|^### (.+?)$|^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("queues.md", "kv-semantics.md")
+QUEUES = (DOCS / "queues.md").read_text()
 
 
 def snippets() -> list[tuple[str, str]]:
     """Name and text of each."""
     found: list[tuple[str, str]] = []
-    heading = "top"
-    for large, small, text in SNIPPETS:
-        heading = large or small or heading
-        if text:
-            count = sum(name.startswith(heading) for name, _ in found)
-            found.append((f"{heading} {count + 1}", text))
+    pattern = re.compile(r"^## (.+?)$|^### (.+?)$|^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for page in PAGES:
+        heading = f"{page}: top"
+        for large, small, text in pattern.findall((DOCS / page).read_text()):
+            heading = f"{page}: {large or small}" if large or small else heading
+            if text:
+                count = sum(name.startswith(heading) for name, _ in found)
+                found.append((f"{heading} {count + 1}", text))
     return found
 
 
 def test_all_snippets_were_found() -> None:
-    assert len(snippets()) == PAGE.read_text().count("```python") > 15
+    assert len(snippets()) == sum((DOCS / page).read_text().count("```python") for page in PAGES) > 18
 
 
 @pytest.mark.parametrize(("name", "text"), snippets(), ids=[name for name, _ in snippets()])
 async def test_a_snippet_runs_as_it_stands(target: str, name: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    code = compile(text, f"docs/queues.md: {name}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(text, f"docs/{name}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     async with kvorum.open_kv(target) as kv:
         for queue in await kv.queues():  # a cluster is shared
-            if f'"{queue.name}"' in PAGE.read_text():
+            if f'"{queue.name}"' in QUEUES:
                 await kv.queue(queue.name).remove()
         for topic in re.findall(r'kv\.topic\("(\w+)"\)', text):
             await kv.topic(topic).remove()
@@ -64,7 +67,7 @@ async def test_a_snippet_runs_as_it_stands(target: str, name: str, text: str, ca
 
 
 def test_the_commands_run_as_they_stand(tmp_path: Path) -> None:
-    lines = re.findall(r"^\$ (kvorum .+)$|^([0-9a-f]{24})$", PAGE.read_text(), re.MULTILINE)
+    lines = re.findall(r"^\$ (kvorum .+)$|^([0-9a-f]{24})$", QUEUES, re.MULTILINE)
     assert len(lines) > 10
     shell = CliRunner(env={"KVORUM_URL": str(tmp_path / "data.kv")})
     shell.invoke(command, ["set", '["made"]', "true"])  # looking makes no database
