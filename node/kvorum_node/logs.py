@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
+from kvorum.visible import visible
+
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS: tuple[Format, ...] = ("text", "json")
@@ -37,7 +39,7 @@ class LineFormatter(logging.Formatter):
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         if self._shape == "json":
-            return json.dumps(fields, ensure_ascii=False)
+            return visible(json.dumps(fields, ensure_ascii=False))
         return " ".join(f"{key}={_quoted(str(value))}" for key, value in fields.items())
 
 
@@ -54,4 +56,5 @@ def set_up(node_id: str, level: str, style: Format) -> None:
 
 
 def _quoted(value: str) -> str:
-    return value if value and not set(value) & set(' "=\n\r\t\\') else json.dumps(value, ensure_ascii=False)
+    plain = value.isprintable() and not set(value) & set(' "=\\')
+    return value if value and plain else visible(json.dumps(value, ensure_ascii=False))

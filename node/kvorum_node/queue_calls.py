@@ -28,7 +28,7 @@ from .queue_jobs import Chunk, Job, QueueJobs
 from .queue_rates import QueueRates
 from .slow import SlowLog
 from .store import Denied, Snapshot, validate_command
-from .store.rights import MANAGE, RECEIVE, SEND, Rights, for_admin, for_queue
+from .store.rights import MANAGE, RECEIVE, SEND, Rights, for_admin, for_queue, for_schedule
 from .timers import Timers
 
 MAX_UNDER_WAY: Final = 256
@@ -54,6 +54,8 @@ _STATUSES: Final = {
     int(pb.OUTCOME_DENIED): pb.READ_STATUS_DENIED,
     int(pb.OUTCOME_UNAUTHENTICATED): pb.READ_STATUS_UNAUTHENTICATED,
 }
+_NO_RIGHTS: Final = Rights(pb.Scopes())
+"""Of whoever is not known."""
 _GROWS: Final = frozenset(("define", "topic", "subscribe", "schedule", "requeue", "put_token"))
 """Changes that make the state grow."""
 
@@ -63,7 +65,19 @@ Reply = Callable[[pb.QueueReply], None]
 class Call:
     """A call under way. After `cancel` its answer goes nowhere, and what can be stopped is."""
 
-    __slots__ = ("_calls", "_reply", "begun_at", "caller", "ended", "kind", "number", "principal", "request", "stop")
+    __slots__ = (
+        "_calls",
+        "_reply",
+        "begun_at",
+        "caller",
+        "ended",
+        "kind",
+        "number",
+        "principal",
+        "request",
+        "rights",
+        "stop",
+    )
 
     def __init__(self, calls: "QueueCalls", request: pb.QueueCall, reply: Reply, caller: Caller) -> None:
         self._calls = calls
@@ -73,6 +87,8 @@ class Call:
         self.caller = caller
         self.principal = b""
         """In whose name something is changed."""
+        self.rights: Rights | None = None
+        """By which a list leaves out what it does not show."""
         self.begun_at = perf_counter()
         self.kind = ""
         self.ended = False
@@ -147,6 +163,8 @@ class QueueCalls:
             call.fail(pb.READ_STATUS_INVALID, "a call about queues of a kind that this node does not know")
         elif not self._consensus.is_leader:
             call.fail(pb.READ_STATUS_NO_LEADER, "this node does not lead")
+        elif over := self._access.over(caller, 1):
+            call.fail(pb.READ_STATUS_OVERLOADED, over)
         else:
             try:
                 self._begin(call, kind, request)
@@ -187,13 +205,17 @@ class QueueCalls:
             self._read(call, queue_reads.peek(request.peek, now_ms), partial(self._tell, call, now_ms))
         elif kind == "queues":
             queue_reads.page_size(request.queues.limit)
-            self._read(call, queue_reads.queues(request.queues, now_ms), partial(self._tell, call, now_ms))
+            work = queue_reads.queues(request.queues, now_ms, partial(self._seen(call), _ANY))
+            self._read(call, work, partial(self._tell, call, now_ms))
         elif kind == "topics":
             queue_reads.page_size(request.topics.limit)
-            self._read(call, queue_reads.topics(request.topics), partial(self._tell, call, now_ms))
+            work = queue_reads.topics(request.topics, partial(self._seen(call), _ANY))
+            self._read(call, work, partial(self._tell, call, now_ms))
         elif kind == "schedules":
             queue_reads.page_size(request.schedules.limit)
-            self._read(call, queue_reads.schedules(request.schedules), partial(self._tell, call, now_ms))
+            sees = self._seen(call)
+            work = queue_reads.schedules(request.schedules, lambda info: sees(MANAGE, _target(info)))
+            self._read(call, work, partial(self._tell, call, now_ms))
         else:
             self._change(call, kind, request)
 
@@ -241,27 +263,39 @@ class QueueCalls:
         reply.after = found[page - 1].id if len(found) > page else b""
         self._answer(call, reply, error)
 
+    def _seen(self, call: Call) -> Callable[[int, str], bool]:
+        """What a list shows to the caller, by the rights that are known here when it begins; see `_judge`."""
+        call.rights = self._rights_of(call.caller)
+        return call.rights.may_see
+
+    def _rights_of(self, caller: Caller) -> Rights:
+        try:
+            return self._access.rights(caller)
+        except Unauthenticated:
+            return _NO_RIGHTS
+
     def _judge(self, call: Call, reply: pb.QueueReply) -> Refusal | None:
-        """Leave out what the caller may not see, by a state at least as new as the one that was read."""
+        """What the caller may not see, by a state at least as new as the one that was read."""
+        if call.rights is not None and self._rights_of(call.caller) is not call.rights:
+            # Rows were left out, and the next page begins, by rights that are others now.
+            return pb.READ_STATUS_OVERLOADED, "what the token may see has changed meanwhile: ask again"
         if not self._access.on:
             return None
         request, refusal = call.request, self._access.refusal
         caller = call.caller
         if request.HasField("peek"):
-            names = {info.queue for info in reply.messages} if request.peek.message_id else {request.peek.queue}
-            for name in names:
-                found = refusal(caller, partial(for_queue, right=RECEIVE, name=name))
-                if found is not None:
-                    return found
-            return refusal(caller, _nothing)
+            if not request.peek.message_id:
+                return refusal(caller, partial(for_queue, right=RECEIVE, name=request.peek.queue))
+            found = refusal(caller, _nothing)
+            if found is None:  # an id can be guessed: of what is another's not even the queue is told
+                rights = self._access.rights(caller)
+                kept = [info for info in reply.messages if rights.may_see(RECEIVE, info.queue)]
+                reply.ClearField("messages")
+                reply.messages.extend(kept)
+            return found
         if request.HasField("queues") and request.queues.one:
             return refusal(caller, partial(for_queue, right=_ANY, name=request.queues.name))
-        found = refusal(caller, _nothing)
-        if found is None:
-            _leave(reply.queues, self._access.rights(caller), _ANY, lambda info: info.name)
-            _leave(reply.topics, self._access.rights(caller), _ANY, lambda info: info.name)
-            _leave(reply.schedules, self._access.rights(caller), MANAGE, _target)
-        return found
+        return refusal(caller, _nothing)
 
     def _tell(self, call: Call, now_ms: int, reply: pb.QueueReply) -> None:
         refusal = self._judge(call, reply)
@@ -333,7 +367,12 @@ class QueueCalls:
     def _schedule(self, call: Call, definition: pb.DefineSchedule, next_ms: int | None) -> None:
         """`next_ms`: the first tick; None: it is defined like that already, and stays as it is."""
         if next_ms is None:
-            self._proposed(call, None, None)
+            # Nothing goes into the log, so it is judged here: who may not define it could guess what it is.
+            refusal = self._access.refusal(call.caller, partial(for_schedule, definition=definition.definition))
+            if refusal is not None:
+                call.fail(*refusal)
+            else:
+                self._proposed(call, None, None)
             return
         command = pb.DefineSchedule(name=definition.name, definition=definition.definition, next_ms=next_ms)
         self._propose(call, pb.Command(define_schedule=command))
@@ -343,11 +382,15 @@ class QueueCalls:
         if limit:
             self._run(call, queue, _up_to(command, limit))
         else:
-            self._read(
-                call,
-                queue_reads.size_of(queue, rows),
-                lambda size: self._run(call, queue, _repeated(command) if rows == "all" else _up_to(command, size)),
-            )
+            self._read(call, queue_reads.size_of(queue, rows), partial(self._sized_up, call, queue, rows, command))
+
+    def _sized_up(self, call: Call, queue: str, rows: str, command: pb.Command, size: int) -> None:
+        # If there is nothing, nothing goes into the log: so it is judged here, or that would be told to everybody.
+        refusal = self._access.refusal(call.caller, partial(for_queue, right=MANAGE, name=queue))
+        if refusal is not None:
+            call.fail(*refusal)
+        else:
+            self._run(call, queue, _repeated(command) if rows == "all" else _up_to(command, size))
 
     def _run(self, call: Call, queue: str, chunk: Chunk) -> None:
         if call.is_gone:
@@ -419,14 +462,6 @@ def _nothing(_: Rights) -> str:
 def _target(info: pb.ScheduleInfo) -> str:
     message = pb.Schedule.FromString(info.definition).message
     return message.topic or message.queue
-
-
-def _leave(infos: Any, rights: Rights, right: int, name: Callable[[Any], str]) -> None:
-    """Only those that the caller has something to do with."""
-    kept = [info for info in infos if rights.may_see(right, name(info))]
-    if len(kept) < len(infos):
-        del infos[:]
-        infos.extend(kept)
 
 
 def _stamped(chunk: Chunk, principal: bytes) -> Chunk:

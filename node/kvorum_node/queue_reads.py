@@ -5,14 +5,14 @@ frame, whatever the messages weigh; where the next one begins goes with it.
 """
 
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument, LimitExceeded
 
 from .aside import Work
-from .store import Snapshot, check_queue_name
+from .store import Snapshot, check_queue_name, queue_cursor
 
 PAGE_BYTES: Final = 1_048_576
 DEFAULT_PAGE: Final = 100
@@ -23,6 +23,14 @@ MAX_SHORT_SLICES: Final = 4
 """Slices of a page that had to look at many messages of others: the page ends with so many, and may be empty."""
 SLICE_ROWS: Final = 64
 """Queues, topics or schedules read at a time."""
+
+
+Sees = Callable[[str], bool]
+"""Whether who asks may see what has this name."""
+
+
+def _everything(_: object) -> bool:
+    return True
 
 
 def page_size(limit: int) -> int:
@@ -65,7 +73,7 @@ def peek(call: pb.Peek, now_ms: int) -> Work[pb.QueueReply]:
     return work
 
 
-def queues(call: pb.ListQueues, now_ms: int) -> Work[pb.QueueReply]:
+def queues(call: pb.ListQueues, now_ms: int, sees: Sees = _everything) -> Work[pb.QueueReply]:
     """Queues and their counters; with `counts` each of their messages is looked at."""
 
     def work(snapshot: Snapshot) -> Generator[None, None, pb.QueueReply]:
@@ -75,13 +83,14 @@ def queues(call: pb.ListQueues, now_ms: int) -> Work[pb.QueueReply]:
             count = min(SLICE_ROWS, limit - len(reply.queues))
             found, after = snapshot.queue_infos(call.prefix, after, count, one=call.name if call.one else None)
             yield
+            found = [info for info in found if sees(info.name)]
             for info in found:
                 if call.counts:
                     yield from _count(snapshot, info, now_ms)
             reply.queues.extend(found)
             size += sum(info.ByteSize() for info in found)
             if not after or len(reply.queues) >= limit or size >= PAGE_BYTES:
-                reply.after = after
+                reply.after = queue_cursor(reply.queues[-1].name) if after else b""
                 return reply
 
     return work
@@ -95,18 +104,25 @@ def _count(snapshot: Snapshot, info: pb.QueueInfo, now_ms: int) -> Generator[Non
         yield
 
 
-def topics(call: pb.ListTopics) -> Work[pb.QueueReply]:
+def topics(call: pb.ListTopics, sees: Sees = _everything) -> Work[pb.QueueReply]:
     """Topics and their subscriptions."""
 
     def work(snapshot: Snapshot) -> Generator[None, None, pb.QueueReply]:
         reply = pb.QueueReply()
-        yield from _page(page_size(call.limit), call.after, reply, snapshot.topic_infos, reply.topics.extend)
+        yield from _page(
+            page_size(call.limit),
+            call.after,
+            reply.topics,
+            snapshot.topic_infos,
+            lambda info: sees(info.name),
+            reply,
+        )
         return reply
 
     return work
 
 
-def schedules(call: pb.ListSchedules) -> Work[pb.QueueReply]:
+def schedules(call: pb.ListSchedules, sees: Callable[[pb.ScheduleInfo], bool] = _everything) -> Work[pb.QueueReply]:
     """Recurring messages."""
 
     def work(snapshot: Snapshot) -> Generator[None, None, pb.QueueReply]:
@@ -114,9 +130,10 @@ def schedules(call: pb.ListSchedules) -> Work[pb.QueueReply]:
         yield from _page(
             page_size(call.limit),
             call.after,
-            reply,
+            reply.schedules,
             snapshot.schedule_infos,
-            reply.schedules.extend,
+            sees,
+            reply,
         )
         return reply
 
@@ -126,18 +143,19 @@ def schedules(call: pb.ListSchedules) -> Work[pb.QueueReply]:
 def _page(
     limit: int,
     after: bytes,
+    infos: Any,
+    read: Callable[[bytes, int], tuple[list[Any], bytes]],
+    sees: Callable[[Any], bool],
     reply: pb.QueueReply,
-    read: Callable[[bytes, int], tuple[list, bytes]],  # type: ignore[type-arg]
-    add: Callable[[list], None],  # type: ignore[type-arg]
 ) -> Generator[None, None, None]:
-    count = 0
+    """Put those that are seen into `infos`, which is a part of `reply`. The next page begins after one of them: a place
+    that nobody is shown would tell its name."""
     while True:
         # one row may weigh as much as a message
-        found, after = read(after, min(SLICE_MESSAGES, limit - count))
-        add(found)
-        count += len(found)
-        if not after or count >= limit or reply.ByteSize() >= PAGE_BYTES:
-            reply.after = after
+        found, after = read(after, min(SLICE_MESSAGES, limit - len(infos)))
+        infos.extend([info for info in found if sees(info)])
+        if not after or len(infos) >= limit or reply.ByteSize() >= PAGE_BYTES:
+            reply.after = infos[-1].name.encode() if after else b""
             return
         yield
 

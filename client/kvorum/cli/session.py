@@ -25,6 +25,7 @@ from kvorum.cli import notation
 from kvorum.keys import Key
 from kvorum.target import Cluster, Folder, parse_target
 from kvorum.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, ChannelTls, Tls
+from kvorum.visible import visible
 
 OK: Final = 0
 NOT_FOUND: Final = 1
@@ -61,7 +62,6 @@ UNBOUNDED_WIDTH: Final = 100_000
 """Columns of a table that does not go to a terminal: nothing is cut or folded."""
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 P = ParamSpec("P")
 
@@ -293,8 +293,8 @@ def _drop_stdout() -> None:
 
 
 def printable(text: str) -> str:
-    """Lone surrogates, which have no UTF-8, as JSON and Python escape them."""
-    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """What may go to a terminal, whoever has written it."""
+    return visible(text)
 
 
 def echo(text: object) -> None:

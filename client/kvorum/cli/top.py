@@ -23,7 +23,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.doctor_machine import shown_bytes
 from kvorum.cli.policies import shown_duration
 from kvorum.cli.queues import stats_json
-from kvorum.cli.session import UNAVAILABLE, Duration, Options, cluster_options, echo, print_json, printable, runs
+from kvorum.cli.session import UNAVAILABLE, Duration, Options, cluster_options, print_json, printable, runs
 from kvorum.cli.top_view import Look, NodeRow, View, as_json, view
 from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.cluster.route import Address, name
@@ -61,7 +61,7 @@ async def top_command(options: Options, every: timedelta, once: bool) -> int | N
                 console = Console(file=sys.stdout, width=120, highlight=False, markup=False)
                 with console.capture() as capture:
                     console.print(render(shown))
-                echo(capture.get().rstrip("\n"))
+                click.echo(capture.get().rstrip("\n"))  # with its colours
             if once or not options.as_json:
                 return None if any(not row.problem for row in shown.rows) else UNAVAILABLE
     return None
@@ -176,7 +176,7 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
 
 def render(shown: View) -> RenderableType:
     """The whole view."""
-    parts: list[RenderableType] = [Text(_headline(shown), style="bold"), _nodes(shown)]
+    parts: list[RenderableType] = [Text(printable(_headline(shown)), style="bold"), _nodes(shown)]
     parts += [Text(f"{row.address}: {printable(row.problem)}") for row in shown.rows if row.problem]
     if shown.queues is None:
         parts.append(Text("queues: no answer of the leader"))
@@ -199,7 +199,7 @@ def _nodes(shown: View) -> Table:
     columns = ("Node", "Address", "Role", "Applied", "Lag", "Commits/s", "Reads/s", "Clients", "Loop lag", "Disk free")
     table = Table(*columns, header_style="bold")
     for row in shown.rows:
-        table.add_row(*map(printable, _cells(row)), style="red" if row.problem else None)
+        table.add_row(*(Text(printable(cell)) for cell in _cells(row)), style="red" if row.problem else None)
     return table
 
 
@@ -227,7 +227,7 @@ def _queues(queues: list[kvorum.QueueStats] | object) -> Table:
     largest = sorted(queues, key=lambda stats: (-stats.messages - stats.dead, stats.name))
     for stats in largest[:MOST_QUEUES]:
         table.add_row(
-            printable(stats.name) or '""',
+            Text(printable(stats.name) or '""'),  # as it is: brackets of a name are no styles
             f"{stats.messages:,}",
             f"{stats.leased:,}",
             f"{stats.dead:,}",

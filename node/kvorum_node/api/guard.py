@@ -26,17 +26,23 @@ Refuse = Callable[[Refusal | None], None]
 class StreamGuard:
     """`caller` is who the stream's Hello said."""
 
-    def __init__(self, service: NodeService, changed: Callable[[], None]) -> None:
-        """`changed` is called when the rights of callers have changed, once `listen` was."""
+    def __init__(
+        self, service: NodeService, changed: Callable[[], None], broken: Callable[[ProtocolError], None]
+    ) -> None:
+        """`changed` is called when the rights of callers have changed, once `listen` was; `broken` for what is found
+        wrong only after a round, when no reader hears of it."""
         self._service = service
         self._access = service.access
         self._changed = changed
+        self._broken = broken
         self.caller = service.access.caller("")
         self._waiting: dict[tuple[str, int], object] = {}
         """Watches and consumers that wait to be judged."""
         self._stop_listening: Callable[[], None] | None = None
         self._rights: Rights | None = None
         """By which all that is open was judged."""
+        self._owned = b""
+        """The session that was found to be this caller's, while tokens were asked for."""
         self._closed = False
 
     def close(self) -> None:
@@ -68,29 +74,51 @@ class StreamGuard:
     def refusal(self, missing: Missing) -> Refusal | None:
         return self._access.refusal(self.caller, missing)
 
-    def owns(self, session: bytes) -> bool:
-        """Whether this caller may keep a session alive and speak for it. Raises ProtocolError if it is another's."""
+    def owns(self, session: bytes) -> bool | None:
+        """Whether this caller may keep a session alive and speak for it; None: this node's state knows no such session
+        (yet). Raises ProtocolError if it is another's.
+
+        A session's id is its place in the log, so whoever was let in before it is opened would have guessed it.
+        """
+        self._owned = b""
         try:
             principal = self._access.stamp(self.caller)
         except errors.Unauthenticated:
             return False
-        with self._service.store.snapshot() as snapshot:
+        store = self._service.store
+        if not store.session_exists(session):
+            return None
+        with store.snapshot() as snapshot:
             owner = snapshot.session_owner(session)
         if owner and owner != principal:
             raise ProtocolError("this session belongs to another token")
+        self._owned = session
         return True
 
+    def doubts(self, session: bytes) -> bool:
+        """Whether nobody has looked yet whose session this is: it was named before tokens were asked for."""
+        return self._access.on and session != self._owned
+
+    def over(self, count: int) -> str:
+        """See `Access.over`."""
+        return self._access.over(self.caller, count) if self._access.on else ""
+
     def start_watch(self, start: pb.StartWatch, begin: Callable[[], None], refuse: Refuse) -> None:
-        """Begin a watch if its token may read what it is of."""
+        """Begin a watch if its token may read what it is of. It begins with a read."""
+        if over := self.over(max(1, len(start.keys))):
+            refuse((pb.READ_STATUS_OVERLOADED, over))
+            return
         missing: Missing = partial(for_keys, keys=start.keys)
         if start.end:
             missing = partial(for_range, right=READ, start=start.start, end=start.end)
         self._start(("watch", start.id), missing, begin, refuse)
 
-    def start_consumer(self, request: pb.StartConsumer, begin: Callable[[], None], refuse: Refuse) -> None:
-        """The same of a queue."""
+    def start_consumer(
+        self, request: pb.StartConsumer, begin: Callable[[], None], refuse: Refuse, *, later: bool = False
+    ) -> None:
+        """The same of a queue. `later`: only after a round, since its session is not known here yet."""
         missing = partial(for_queue, right=RECEIVE, name=request.queue)
-        self._start(("consumer", request.id), missing, begin, refuse)
+        self._start(("consumer", request.id), missing, begin, refuse, later=later)
 
     def forget_watch(self, number: int) -> None:
         self._waiting.pop(("watch", number), None)
@@ -98,8 +126,11 @@ class StreamGuard:
     def forget_consumer(self, number: int) -> None:
         self._waiting.pop(("consumer", number), None)
 
-    def _start(self, what: tuple[str, int], missing: Missing, begin: Callable[[], None], refuse: Refuse) -> None:
-        if self.refusal(missing) is None:
+    def _start(
+        self, what: tuple[str, int], missing: Missing, begin: Callable[[], None], refuse: Refuse, *, later: bool = False
+    ) -> None:
+        """`later`: in any case after a round."""
+        if not later and self.refusal(missing) is None:
             begin()
             return
         if len(self._waiting) >= MAX_JUDGED:
@@ -123,7 +154,10 @@ class StreamGuard:
             refuse(None)
             return
         refusal = self.refusal(missing)
-        if refusal is None:
-            begin()
-        else:
+        if refusal is not None:
             refuse(refusal)
+            return
+        try:
+            begin()
+        except ProtocolError as wrong:  # others wait for the same round
+            self._broken(wrong)

@@ -54,11 +54,12 @@ class StreamQueues:
 
     # ---- consumers
 
-    def start(self, request: pb.StartConsumer) -> None:
-        """Begin what a client asks for, once its token allows it. Raises ProtocolError."""
+    def start(self, request: pb.StartConsumer, *, later: bool) -> None:
+        """Begin what a client asks for, once its token allows it. `later`: after a round, as its session is not known
+        here yet. Raises ProtocolError."""
         begin = partial(self._begin, request)
         if self._service.access.on:
-            self._guard.start_consumer(request, begin, partial(self.ended, request.id))
+            self._guard.start_consumer(request, begin, partial(self.ended, request.id), later=later)
         else:
             begin()
 
@@ -67,6 +68,9 @@ class StreamQueues:
         session = self._session()
         if not session:
             raise ProtocolError("a consumer needs a session")
+        if self._service.access.on and not self._service.store.session_exists(session):
+            self._expired(session)
+            return
         if not 1 <= request.credits <= limits.MAX_CREDITS:
             raise ProtocolError(
                 f"a consumer has 1 to {limits.MAX_CREDITS:,} credits (MAX_CREDITS), got {request.credits}"
@@ -98,7 +102,8 @@ class StreamQueues:
         for number, consumer in list(self._consumers.items()):
             refusal = self._guard.refusal(partial(for_queue, right=RECEIVE, name=consumer.queue))
             if refusal is not None:
-                self._stop(number)
+                self._consumers.pop(number)
+                self._service.delivery.deprive(consumer)
                 self.ended(number, refusal)
 
     def ended(self, number: int, refusal: Refusal | None) -> None:
@@ -113,9 +118,8 @@ class StreamQueues:
             self._service.delivery.stop_consumer(consumer)
         self._consumers.clear()
 
-    def goodbye(self, *, release: bool) -> None:
+    def goodbye(self, session: bytes, *, release: bool) -> None:
         """The session's consumers end; with `release`, so do its leases."""
-        session = self._session()
         self._service.delivery.stop_session(session)
         self._consumers.clear()
         if release and session:

@@ -26,6 +26,8 @@ class StreamSession:
         self._queues = queues
         self._clock = asyncio.get_running_loop().time
         self.id = b""
+        self.claimed = b""
+        """A session that the client goes on with, and that is not known here yet; or it is closed."""
         self.heard_at = self._clock()
         """When the client's last frame came."""
         self._requests = 0
@@ -40,9 +42,26 @@ class StreamSession:
         """The client goes on with a session. Raises ProtocolError if it is another token's."""
         if len(session) != SESSION_SIZE:
             raise ProtocolError(f"a session id has {SESSION_SIZE} bytes, got {len(session)}")
-        if self._service.access.on and not self._guard.owns(session):
-            return
+        if self._service.access.on:
+            owned = self._guard.owns(session)
+            self.claimed = session if owned is None else b""
+            if not owned:
+                if session == self.id:
+                    self._attach(b"")  # it was let in before tokens were asked for
+                return
         self._attach(session)
+
+    def look_again(self) -> None:
+        """The client may say something in the session's name. Whether it may was perhaps not asked, or not known, when
+        the session was named."""
+        if self.claimed or (self.id and self._guard.doubts(self.id)):
+            self.use(self.claimed or self.id)
+
+    def confirmed(self) -> bytes:
+        """`id`; after a round of what is claimed, too, which is closed if it is not known now."""
+        if self.claimed:
+            self.use(self.claimed)
+        return self.id or self.claimed
 
     def open(self, request: pb.OpenSession) -> None:
         """Open a session, and keep it alive."""
@@ -55,6 +74,9 @@ class StreamSession:
             except Unauthenticated as error:
                 self._outbox.put_session(b"", pb.READ_STATUS_UNAUTHENTICATED, str(error))
                 return
+        if over := self._guard.over(1):
+            self._outbox.put_session(b"", pb.READ_STATUS_OVERLOADED, over)
+            return
         self._requests += 1
         self._service.open_session(request.client[:256], self._opened, principal)
 
@@ -65,6 +87,7 @@ class StreamSession:
         if error is not None:
             self._outbox.put_leader(self._service.leader)
         elif session:
+            self.claimed = b""
             self._attach(session)
         self._outbox.put_session(session)
 

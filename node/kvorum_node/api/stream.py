@@ -56,9 +56,9 @@ class Stream:
         self._ending = False
         self._clock = self._loop.time
         self._outbox = outbox = Outbox(self._wake, load=service.store.delivery, take=self._event)
-        self._guard = guard = StreamGuard(service, self._rights_changed)
+        self._guard = guard = StreamGuard(service, self._rights_changed, self._break_off)
         self._queues = StreamQueues(
-            service, outbox, guard, session=lambda: self._session.id, expired=self._session_expired
+            service, outbox, guard, session=self._confirmed_session, expired=self._session_expired
         )
         self._session = StreamSession(service, outbox, guard, self._queues)
         self._watches = StreamWatches(service, outbox, guard)
@@ -85,6 +85,13 @@ class Stream:
     def end(self, why: str) -> None:
         """The node stops: the client shall go elsewhere."""
         self._outbox.put_error(why, final=False)
+        self._ending = True
+        self._wake()
+
+    def _break_off(self, error: ProtocolError) -> None:
+        """The client is told why it is not heard any more."""
+        logger.info("ending a stream: %s", error)
+        self._outbox.put_error(str(error), final=True)
         self._ending = True
         self._wake()
 
@@ -226,6 +233,7 @@ class Stream:
     def _take_all(self, frame: pb.ClientFrame) -> None:
         if frame.HasField("hello"):
             raise ProtocolError("hello is said once")
+        self._session.look_again()
         # Reads first: what asks the followers whether this node still leads then goes with the entry, and is no message
         # of its own.
         if frame.reads:
@@ -241,7 +249,7 @@ class Stream:
         for number in frame.stop_watches:
             self._watches.stop(number)
         for request in frame.consumers:
-            self._queues.start(request)
+            self._queues.start(request, later=bool(self._session.claimed))
         for number in frame.stop_consumers:
             self._queues.stop(number)
         for call in frame.queue_calls:
@@ -249,7 +257,7 @@ class Stream:
         for report in frame.started:
             self._service.delivery.started(self._session.id, report.consumer, report.lease_ids)
         if frame.HasField("goodbye"):
-            self._queues.goodbye(release=frame.goodbye.release)
+            self._queues.goodbye(self._session.id, release=frame.goodbye.release)
         if frame.ping:
             self._outbox.put_pong(frame.ping)
 
@@ -294,9 +302,12 @@ class Stream:
             self._watches.end_refused()
             self._queues.end_refused()
 
+    def _confirmed_session(self) -> bytes:
+        return self._session.confirmed()
+
     def _session_expired(self, session: bytes) -> None:
         """A consumer's session is closed. A client that only listens makes no write that would tell it."""
-        if session == self._session.id:
+        if session in (self._session.id, self._session.claimed):
             answer = pb.ResultGroup(session=session)
             answer.results.add(outcome=pb.OUTCOME_SESSION_EXPIRED, message="the session of this consumer is closed")
             self._answer(answer)

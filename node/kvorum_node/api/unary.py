@@ -36,6 +36,12 @@ class Unary:
 
     async def get(self, data: bytes, context: Any) -> pb.ReadResult:
         read = await parse(pb.Read, data, context)
+        caller = caller_of(self._service, context)
+        if over := self._service.access.over(caller, 1):
+            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over)
+        refusal, _ = await _refused(self._service, caller, partial(for_read, read=read))
+        if refusal is not None:  # before it costs anything: a list may be long
+            return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_gather, future, []))
         self._service.reads.submit([item])
@@ -48,10 +54,7 @@ class Unary:
             if item.job is not None:
                 item.job.cancel()
         # By a state at least as new as the one that was read.
-        caller = caller_of(self._service, context)
-        if over := self._service.access.over(caller, 1):
-            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over)
-        refusal = self._service.access.refusal(caller, lambda rights: for_read(rights, read))
+        refusal = self._service.access.refusal(caller, partial(for_read, read=read))
         if refusal is not None:
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         return answer
@@ -141,20 +144,28 @@ def caller_of(service: NodeService, context: Any) -> Caller:
 
 
 async def require(service: NodeService, context: Any, missing: Callable[[Rights], str]) -> Caller:
-    """Who calls, or the end of the call. This node's state may not know a token that is new: it is refused by one that
-    holds all that was acknowledged before."""
+    """Who calls, or the end of the call."""
     caller = caller_of(service, context)
-    refusal = service.access.refusal(caller, missing)
-    if refusal is not None:
-        passed: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
-        service.barrier.wait(partial(_resolve, passed))
-        error = await passed
-        refusal = service.access.refusal(caller, missing)
-        if refusal is not None and error is not None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"what the token may do cannot be confirmed: {error}")
+    refusal, error = await _refused(service, caller, missing)
+    if refusal is not None and error is not None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, f"what the token may do cannot be confirmed: {error}")
     if refusal is not None:
         await context.abort(*_status_of(refusal))
     return caller
+
+
+async def _refused(
+    service: NodeService, caller: Caller, missing: Callable[[Rights], str]
+) -> tuple[Refusal | None, RaftError | None]:
+    """Why a call is refused, if it is, and why that cannot be confirmed, if so. This node's state may not know a token
+    that is new: it is refused by one that holds all that was acknowledged before."""
+    refusal = service.access.refusal(caller, missing)
+    if refusal is None:
+        return None, None
+    passed: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
+    service.barrier.wait(partial(_resolve, passed))
+    error = await passed
+    return service.access.refusal(caller, missing), error
 
 
 def _status_of(refusal: Refusal) -> tuple[grpc.StatusCode, str]:

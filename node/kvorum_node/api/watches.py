@@ -164,5 +164,6 @@ class StreamWatches:
     def _refuse(self, number: int, refusal: Refusal | None) -> None:
         """None: it could not be judged."""
         status, message = refusal or (None, "this node could not confirm what the token may do")
-        event = pb.WatchEvent(id=number, error=message, retryable=refusal is None, status=status)
+        retryable = status in (None, pb.READ_STATUS_OVERLOADED)
+        event = pb.WatchEvent(id=number, error=message, retryable=retryable, status=status)
         self._outbox.put(WATCHES, event.SerializeToString())

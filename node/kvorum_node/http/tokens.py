@@ -57,7 +57,8 @@ class Tokens:
             raise _refused("The access token is not this cluster's.")
         if not self._open_to_all and not is_loopback(request.peer):
             raise _refused("This node has no kv_connect_token, so it serves KV Connect to its own machine only.")
-        return Shown(token, INSIDER, "")
+        # Not an insider: what it begins now ends when tokens are asked for.
+        return Shown(token, INSIDER if self._access is None else self._access.caller(token), "")
 
 
 def refusal_of(error: errors.Unauthenticated | errors.PermissionDenied) -> Refusal:

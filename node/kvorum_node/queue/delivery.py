@@ -175,6 +175,15 @@ class Delivery:
         if consumer.hands.consumer is consumer:
             self._remove(consumer)
 
+    def deprive(self, consumer: Consumer) -> None:
+        """A consumer may not have messages of its queue any more: it gets none, and those in its hands are others' to
+        handle at once. Whatever it says of them would be refused, and they would be kept for it while it is connected.
+        """
+        self.stop_consumer(consumer)
+        if self._leading:
+            mine = [lease for lease in consumer.hands.held.values() if lease.queue == consumer.queue]
+            self._release([(lease, lease.started) for lease in mine])
+
     def started(self, session: bytes, number: int, lease_ids: Sequence[bytes]) -> None:
         """The handling of these messages begins: losing their holder from now on counts as an attempt. Those that were
         taken give their credits back. Said again, or of one that has lapsed: it is out of the consumer's hands.
@@ -448,8 +457,8 @@ class Delivery:
 
     def _push_again(self, consumer: Consumer) -> None:
         for lease in list(consumer.hands.held.values()):
-            if lease.releasing or lease.lease_id in consumer.known:
-                continue
+            if lease.releasing or lease.lease_id in consumer.known or lease.queue != consumer.queue:
+                continue  # the last: its number was used for another queue, which it may not be allowed to see
             message = self._store.delivery(lease.message_id, lease.lease_id)
             if message is not None:
                 self._pushed_again += 1

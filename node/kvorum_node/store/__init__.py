@@ -5,6 +5,7 @@ from .errors import Damaged, StoreFault
 from .home import Space
 from .machine import DEFAULT_MAP_SIZE, Store
 from .mutations import BEYOND_VERSION_1
+from .queues.reads import queue_cursor
 from .reads import Snapshot, make_bare_entry, make_entry
 from .records import DATA_VERSION
 from .results import ApplyResult, Denied, Grant, Leased, LeaseInfo, QueueFacts, Unfinished
@@ -29,6 +30,7 @@ __all__ = [
     "check_queue_name",
     "make_bare_entry",
     "make_entry",
+    "queue_cursor",
     "validate",
     "validate_command",
 ]

@@ -11,6 +11,8 @@ are in the content hash. `kvorum.rights` makes sentences of them.
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from kvorum._proto import kvorum_pb2 as pb
 
 from .queues.delivery import IDLE_KINDS
@@ -141,6 +143,16 @@ def for_message(rights: Rights, message: pb.Enqueue) -> str:
         if missing := for_key(rights, WRITE, key):
             return missing
     return ""
+
+
+def for_schedule(rights: Rights, definition: bytes) -> str:
+    """What a recurring message needs: it is sent in nobody's name later on, so who has to do with it must manage where
+    it goes. A definition that cannot be decoded needs nothing: it is refused anyway."""
+    try:
+        message = pb.Schedule.FromString(definition).message
+    except DecodeError:
+        return ""
+    return for_queue(rights, MANAGE, message.topic or message.queue) or for_message(rights, message)
 
 
 def for_write(rights: Rights, write: pb.AtomicWrite, queue_of: QueueOf) -> str:

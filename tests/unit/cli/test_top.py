@@ -1,6 +1,8 @@
 """`kvorum top`: rates of two looks, and what is shown of them."""
 
+import dataclasses
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -77,6 +79,21 @@ def test_what_is_drawn() -> None:
     for part in ("leader n1, term 4", "commits/s 50", "3.0 GiB", "2 ms", "no answer", "host1:7401: gone"):
         assert part in text
     assert "queues: no answer" in shown(look(1.0, node("n1")))
+
+
+def _counters() -> dict[str, Any]:
+    fields = [field for field in dataclasses.fields(kvorum.QueueStats) if field.name not in ("name", "policy")]
+    return {"policy": None, **dict.fromkeys([field.name for field in fields], 0), "oldest_age": None}
+
+
+def test_names_are_shown_as_they_are_and_tell_the_terminal_nothing() -> None:
+    """On a terminal styles are on, so that what is in brackets would be taken for one, or for a mistake in one."""
+    odd = kvorum.QueueStats(name="[/x] \x1b[2J\x9b31m [red]r", **_counters())
+    now = look(2.0, node("n1\x1b[2J"), "[/gone]\x1b", queues=[odd])
+    out = io.StringIO()
+    Console(file=out, width=140).print(render(view(look(1.0, node("n1"), "gone", queues=[odd]), now)))
+    assert "[/x] \\u001b[2J\\u009b31m [red]r" in out.getvalue()
+    assert "\x1b" not in out.getvalue() and "\x9b" not in out.getvalue()
 
 
 def test_json_has_the_same() -> None:

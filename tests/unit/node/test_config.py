@@ -1,11 +1,13 @@
 """The configuration: three sources, checked by name. P39 among them."""
 
+import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from kvorum_node.config import SETTINGS, load
-from kvorum_node.logs import LineFormatter
+from kvorum_node.logs import Format, LineFormatter
 from kvorum_node.main import _parser, check_ports
 from kvorum_raft.errors import ConfigurationError
 
@@ -166,14 +168,22 @@ def test_every_setting_has_a_variable_a_flag_and_help() -> None:
 
 
 def test_a_log_record_is_one_line_whatever_it_holds() -> None:
-    import json
-    import logging
-
     record = logging.LogRecord("kvorum.node", logging.INFO, "", 0, 'said "%s"', ("a\nb",), None)
     text = LineFormatter("n1", "text").format(record)
     assert "\n" not in text
     assert "level=info node=n1" in text
     assert json.loads(LineFormatter("n1", "json").format(record))["message"] == 'said "a\nb"'
+
+
+@pytest.mark.parametrize("odd", ["\x1b[2J", "\x9b31m", "\u202elive", "a\u2028b", "\x85", "\x7f", "\r", "\0"])
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_log_record_tells_terminals_nothing(odd: str, style: Format) -> None:
+    record = logging.LogRecord("kvorum.node", logging.INFO, "", 0, "%s", (f"x{odd}y",), None)
+    record.fields = {"name": odd}
+    line = LineFormatter("n1", style).format(record)
+    assert line.isprintable() and len(line.splitlines()) == 1
+    if style == "json":
+        assert json.loads(line)["message"] == f"x{odd}y"
 
 
 def test_what_is_no_host_name_is_named(tmp_path: Path) -> None:

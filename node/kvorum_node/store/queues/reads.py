@@ -74,6 +74,11 @@ def queue_infos(
     return found, b""
 
 
+def queue_cursor(queue: str) -> bytes:
+    """The place from which a page of queues goes on behind this one."""
+    return TALLY + queue.encode()
+
+
 def _queue_info(txn: "lmdb.Transaction[bytes]", queue: bytes) -> pb.QueueInfo | None:
     row = checked.get(txn, TALLY + queue)
     if row is None:

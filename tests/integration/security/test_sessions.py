@@ -1,0 +1,92 @@
+"""A session belongs to the token that opened it: numbers that can be guessed, and consumers' numbers used again."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+import kvorum
+from kvorum._proto import kvorum_pb2 as pb
+from tests.integration.auth.conftest import ROOT
+from tests.integration.cluster_fixture import ThreeNodes
+from tests.integration.node.raw import RawStream, enqueue_op, settle_op
+from tests.integration.security.hand import call, consume, hello, leader_of, opened, settled
+
+GUESSES = 40
+
+
+@pytest.fixture
+def leader(cluster: ThreeNodes) -> str:
+    return leader_of(cluster)
+
+
+async def _sent(leader: str, token: str, queue: str) -> None:
+    async with RawStream(leader) as sender:
+        await opened(sender, token)
+        (result,) = await sender.write(enqueue_op(b"for the owner only", queue))
+        assert result.outcome == pb.OUTCOME_DONE
+
+
+async def test_a_session_cannot_be_entered_before_it_is_opened(leader: str, root: kvorum.Kv) -> None:
+    """Ids of sessions are places in the log, so the next ones can be guessed."""
+    owner = await root.auth.create("owner", receive=["theirs"], send=["theirs"])
+    thief = await root.auth.create("thief", receive=["mine"])
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(RawStream(leader))
+        newest = int.from_bytes((await opened(first, thief.text))[:8], "big")
+        guesses: dict[bytes, RawStream] = {}
+        for number in range(newest + 1, newest + GUESSES):
+            stream = await stack.enter_async_context(RawStream(leader))
+            session = number.to_bytes(8, "big") + bytes(2)
+            await hello(stream, thief.text, session)
+            guesses[session] = stream
+        victim = await stack.enter_async_context(RawStream(leader))
+        session = await opened(victim, owner.text)
+        assert session in guesses, "the attack must have guessed right"
+        await consume(victim, 1, "theirs")
+        await _sent(leader, owner.text, "theirs")
+        (delivery,) = await victim.until("deliveries")
+        attacker = guesses[session]
+        await consume(attacker, 1, "mine")
+        seen = await settled(attacker, 1)
+        assert not seen.deliveries
+        # nor is its consumer ended, nor its leases
+        if not seen.error:
+            await attacker.send(pb.ClientFrame(goodbye=pb.Goodbye(release=True)))
+            await settled(attacker, 2)
+        (result,) = await victim.write(settle_op(delivery))
+        assert result.outcome == pb.OUTCOME_DONE
+        await _sent(leader, owner.text, "theirs")
+        await victim.until("deliveries", 2)
+
+
+async def test_a_consumers_number_shows_nothing_of_another_queue(leader: str, root: kvorum.Kv) -> None:
+    """What is in its hands stays there while its right is taken, and is somebody else's to handle."""
+    made = await root.auth.create("moved", receive=["before", "after"], send=["before"])
+    async with RawStream(leader) as stream:
+        await opened(stream, made.text)
+        await consume(stream, 1, "before")
+        await _sent(leader, made.text, "before")
+        (delivery,) = await stream.until("deliveries")
+        scopes = pb.Scopes(queues=[pb.QueueScope(name="after", receive=True)]).SerializeToString()
+        async with RawStream(leader) as admin:
+            await hello(admin, ROOT)
+            put = pb.PutToken(id=bytes.fromhex(made.id), scopes=scopes)
+            assert (await call(admin, 1, put_token=put)).status == pb.READ_STATUS_OK
+        (ended,) = await stream.until("ended_consumers")
+        assert ended.status == pb.READ_STATUS_DENIED
+        stream.seen.ClearField("deliveries")
+        await consume(stream, 1, "after")
+        assert not (await settled(stream, 1)).deliveries
+        async with asyncio.timeout(10):  # a lease is good for 30 s, and would be renewed while its session lives
+            (received,) = await _received(leader)
+        assert received.message_id == delivery.message_id
+
+
+async def _received(leader: str) -> list[pb.Delivery]:
+    async with RawStream(leader) as other:
+        await opened(other, ROOT)
+        await consume(other, 1, "before")
+        found = list(await other.until("deliveries"))
+        await other.write(*(settle_op(delivery) for delivery in found))
+        return found
