@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from .descriptors import raise_limit
 
 EXIT_FAULT = 70
 EXIT_REFUSED = 78
+_PARTS = ("state", "raft", "checkpoints", "backup")
+"""Beginnings of the names of what a node keeps in its folder."""
 STOP_PATIENCE = 10.0
 """Seconds that an orderly end may take."""
 
@@ -45,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
         raise_limit()
         check_ports(config)
+        os.umask(0o077)  # whatever a node writes holds its data: nobody else reads it
         prepare_folder(config.data_dir)
         return _run(lambda: serve(config), config.event_loop)
     except RaftFault as fault:
@@ -144,9 +148,22 @@ def prepare_folder(folder: Path) -> None:
     try:
         if (folder / "FORMAT").exists() or (folder / "data.mdb").exists():
             raise ConfigurationError(f"{folder} is an embedded database, not the folder of a node")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _close_to_others(folder)
     except OSError as error:
         raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from None
+
+
+def _close_to_others(folder: Path) -> None:
+    """What an earlier version, or a restore, made for everybody to read."""
+    for part in folder.iterdir():
+        if part.name.startswith(_PARTS) and part.is_dir() and not part.is_symlink():
+            mode = stat.S_IMODE(part.stat().st_mode)
+            if mode & 0o077:
+                try:
+                    part.chmod(mode & ~0o077)
+                except PermissionError:  # whoever owns it has decided
+                    logger.warning("%s can be read by others, and is not this user's to change", part)
 
 
 async def serve(config: NodeConfig) -> int:

@@ -68,9 +68,6 @@ class StreamQueues:
         session = self._session()
         if not session:
             raise ProtocolError("a consumer needs a session")
-        if self._service.access.on and not self._service.store.session_exists(session):
-            self._expired(session)
-            return
         if not 1 <= request.credits <= limits.MAX_CREDITS:
             raise ProtocolError(
                 f"a consumer has 1 to {limits.MAX_CREDITS:,} credits (MAX_CREDITS), got {request.credits}"
@@ -83,6 +80,9 @@ class StreamQueues:
             raise ProtocolError(str(error)) from None
         if request.id not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
             raise ProtocolError(f"more than {MAX_CONSUMERS:,} consumers on one connection")
+        if self._service.access.on and not self._service.store.session_exists(session):
+            self._expired(session)
+            return
         self._consumers[request.id] = self._service.delivery.start_consumer(
             session, request, self._outbox.put_delivery, lambda: self._expired(session), self._take_room
         )

@@ -74,7 +74,7 @@ def restore_node(build: Build, data_dir: Path, member: Member, now_ms: int) -> R
     """Make `data_dir`, which must be missing or empty, the folder of the only node of a new cluster. Raises ValueError,
     OSError, StoreFault, RaftError."""
     _require_empty(data_dir)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _work_in(data_dir) as work:
         store = build(work)
         try:
@@ -99,7 +99,7 @@ def restore_embedded(build: Build, folder: Path, now_ms: int) -> Restored:
     _require_empty(folder, allowed=())
     beside = folder.with_name(f".{folder.name}.{WORK}")
     _delete(beside)
-    beside.mkdir()
+    beside.mkdir(mode=0o700)
     try:
         store = build(beside)
         try:
@@ -160,7 +160,7 @@ def _work_in(folder: Path) -> Iterator[Path]:
     """An empty folder in it, for a while."""
     work = folder / WORK
     _delete(work)
-    work.mkdir()
+    work.mkdir(mode=0o700)
     try:
         yield work
     finally:

@@ -1,6 +1,9 @@
 """What an attacker does with a token of his own and the protocol's frames."""
 
+import contextlib
 from typing import Any
+
+import grpc.aio
 
 from kvorum._proto import kvorum_pb2 as pb
 from tests.integration.cluster_fixture import ThreeNodes
@@ -34,12 +37,14 @@ async def call(stream: RawStream, number: int, **request: Any) -> pb.QueueReply:
 
 async def consume(stream: RawStream, number: int, queue: str, **more: Any) -> None:
     request = pb.StartConsumer(id=number, queue=queue, credits=10, concurrency=10, **more)
-    await stream.send(pb.ClientFrame(consumers=[request]))
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await stream.send(pb.ClientFrame(consumers=[request]))
 
 
 async def settled(stream: RawStream, ping: int) -> pb.ServerFrame:
     """Everything that came until a ping was answered, or the stream ended."""
-    await stream.send(pb.ClientFrame(ping=ping))
+    with contextlib.suppress(grpc.aio.AioRpcError):  # it has ended
+        await stream.send(pb.ClientFrame(ping=ping))
     while stream.seen.pong != ping:
         if await stream.next() is None:
             break

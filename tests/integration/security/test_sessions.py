@@ -48,12 +48,15 @@ async def test_a_session_cannot_be_entered_before_it_is_opened(leader: str, root
         (delivery,) = await victim.until("deliveries")
         attacker = guesses[session]
         await consume(attacker, 1, "mine")
-        seen = await settled(attacker, 1)
+        seen = attacker.seen
+        while not (seen.error or seen.deliveries) and await attacker.next() is not None:
+            pass
         assert not seen.deliveries
         # nor is its consumer ended, nor its leases
-        if not seen.error:
-            await attacker.send(pb.ClientFrame(goodbye=pb.Goodbye(release=True)))
-            await settled(attacker, 2)
+        assert "belongs to another token" in seen.error
+        for number, another in enumerate(stream for known, stream in guesses.items() if known != session):
+            if number % 2:
+                await another.send(pb.ClientFrame(goodbye=pb.Goodbye(release=True)))
         (result,) = await victim.write(settle_op(delivery))
         assert result.outcome == pb.OUTCOME_DONE
         await _sent(leader, owner.text, "theirs")
@@ -90,3 +93,28 @@ async def _received(leader: str) -> list[pb.Delivery]:
         found = list(await other.until("deliveries"))
         await other.write(*(settle_op(delivery) for delivery in found))
         return found
+
+
+async def test_what_is_wrong_with_a_late_consumer_ends_its_stream_alone(leader: str, root: kvorum.Kv) -> None:
+    """It is found wrong after the round that others wait for, too."""
+    made = await root.auth.create("late", receive=["mine"], read=[("a",)])
+    nowhere = (1 << 40).to_bytes(8, "big") + bytes(2)
+    bad = pb.StartConsumer(id=1, queue="mine", credits=0, concurrency=1)
+    for _ in range(5):
+        async with RawStream(leader) as stream, RawStream(leader) as other:
+            await hello(other, made.text)
+            await hello(stream, made.text, nowhere)
+            await stream.send(pb.ClientFrame(consumers=[bad]))
+            await other.send(pb.ClientFrame(reads=[pb.Read(id=number, keys=[b"\x02a\0"]) for number in range(20)]))
+            answers = await other.until("reads", 20)
+            assert {answer.status for answer in answers} == {pb.READ_STATUS_OK}
+            assert "credits" in (await stream.end()).error
+
+
+async def test_a_session_that_is_not_there_is_told_as_one_that_is_closed(leader: str, root: kvorum.Kv) -> None:
+    made = await root.auth.create("gone", receive=["mine"])
+    async with RawStream(leader) as stream:
+        await hello(stream, made.text, (1 << 40).to_bytes(8, "big") + bytes(2))
+        await consume(stream, 1, "mine")
+        (group,) = await stream.until("results")
+        assert [result.outcome for result in group.results] == [pb.OUTCOME_SESSION_EXPIRED]
