@@ -57,7 +57,7 @@ class Arena(DevCluster):
         self.lab = lab
         self.seats: list[Seat] = [] if lab is None else [lab.seat() for _ in range(nodes)]
         self.crew_seats: list[Seat | None] = [None if lab is None else lab.seat() for _ in range(crews)]
-        free = free_ports(2 * nodes) if lab is None else []
+        free = free_ports(2 * nodes, self) if lab is None else []
         self._addresses = [(f"{seat.address}:{CLIENT_PORT}", f"{seat.address}:{PEER_PORT}") for seat in self.seats] or [
             (f"{HOST}:{free[2 * at]}", f"{HOST}:{free[2 * at + 1]}") for at in range(nodes)
         ]

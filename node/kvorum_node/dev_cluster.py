@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -174,7 +175,7 @@ class DevCluster:
         if self._ports:
             ports = [(client, client + 1, peer) for client, peer in self._ports]
         else:
-            free = free_ports(3 * self.nodes)
+            free = free_ports(3 * self.nodes, self)
             ports = list(zip(free[::3], free[1::3], free[2::3], strict=True))
         members = "".join(
             f'\n[[members]]\nid = "n{number + 1}"\npeer = "{HOST}:{peer}"\nclient = "{HOST}:{client}"\n'
@@ -398,21 +399,27 @@ def _toml(value: int | str) -> str:
     return str(value) if isinstance(value, int) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, holder: object = None) -> list[int]:
     """Ports that nobody listens on now, below those that the kernel gives to outgoing connections.
 
-    While a node is down, such a connection (even one of its own peers, trying to reach it) could take its port.
+    While a node is down, such a connection (even one of its own peers, trying to reach it) could take its port. So
+    could another cluster that looks for free ones: as long as there is a `holder`, the ports are bound, so that nobody
+    else finds them, but may be listened on.
     """
     found: list[int] = []
-    for port in random.SystemRandom().sample(range(10_000, _first_ephemeral_port()), 500):
-        with socket.socket() as probe:
+    with contextlib.ExitStack() as stack:
+        for port in random.SystemRandom().sample(range(10_000, _first_ephemeral_port()), 500):
+            probe = stack.enter_context(socket.socket())
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.append(port)
+            if len(found) == count:
+                if holder is not None:
+                    weakref.finalize(holder, stack.pop_all().close)
+                return found
     raise ClusterFailed(f"there are no {count} free ports on {HOST}")
 
 

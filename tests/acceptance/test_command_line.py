@@ -60,7 +60,7 @@ def test_a_watch_shows_what_another_process_writes(cluster: DevCluster) -> None:
         assert json.loads(watch.stdout.readline())[0]["versionstamp"] is None
         run(cluster, "set", '["watched"]', "42")
         assert json.loads(watch.stdout.readline())[0]["value"] == 42
-        assert watch.wait(timeout=20) == 0
+        assert watch.wait(timeout=60) == 0
     finally:
         watch.kill()
         watch.communicate()
@@ -148,7 +148,7 @@ def test_top_on_a_terminal_survives_the_leader_and_ends_with_q(cluster: DevClust
             screen.wait_for(f"leader n{second + 1}")
             screen.wait_for("no answer")
             os.write(ours, b"q")
-            assert top.wait(timeout=30) == 0
+            assert top.wait(timeout=60) == 0
             assert top.stderr is not None
             assert top.stderr.read() == b""
             assert termios.tcgetattr(theirs) == before
@@ -175,7 +175,7 @@ def test_top_ends_with_ctrl_c(cluster: DevCluster) -> None:
         try:
             Screen(ours).wait_for("leader n")
             top.send_signal(signal.SIGINT)
-            assert top.wait(timeout=30) == 130
+            assert top.wait(timeout=60) == 130
             assert top.stderr is not None
             assert top.stderr.read() == b""
             assert termios.tcgetattr(theirs) == before

@@ -52,7 +52,7 @@ def node(*arguments: str, lines: list[str] | None = None) -> list[Any]:
         input="\n".join(lines or []),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[:2_000]

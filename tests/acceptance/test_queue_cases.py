@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 import kvorum
 from kvorum_node.dev_cluster import DevCluster, in_thread
 from tests.acceptance.test_command_line import run
@@ -31,7 +29,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.timeout(300)
 async def test_p67_policy_and_messages_are_there_after_twenty_kills(tmp_path: Path) -> None:
     """P67: create queue with policy, 20 random kills → policy and messages present."""
     randomly = random.Random(67)

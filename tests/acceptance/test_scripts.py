@@ -35,7 +35,6 @@ def test_lock_file_is_pinned_hashed_and_names_no_registry() -> None:
     assert not [line for line in lines if "://" in line or line.startswith("-")]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("damage", ["emptied", "torn", "other lock"])
 def test_a_damaged_environment_is_rebuilt(tmp_path: Path, damage: str) -> None:
     """On a copy of the project and of its environment."""

@@ -37,7 +37,6 @@ def test_the_wheel_holds_all_three_packages_and_their_type_markers(wheel: Path) 
     assert not [name for name in names if name.startswith(("tests", "examples", "scripts", "bench"))]
 
 
-@pytest.mark.timeout(300)
 def test_installed_in_an_empty_environment_the_client_imports_and_says_what_the_embedded_store_needs(
     wheel: Path, tmp_path: Path
 ) -> None:

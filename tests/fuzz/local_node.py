@@ -19,7 +19,7 @@ from kvorum_node.metrics.collector import Sources
 from kvorum_node.service import NodeService
 from kvorum_raft.seams import Status
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds that any input may take."""
 
 

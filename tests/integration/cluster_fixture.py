@@ -4,8 +4,17 @@ from pathlib import Path
 from types import TracebackType
 
 from kvorum_node.dev_cluster import DevCluster
+from tests.pace import Pace
 
 Address = tuple[str, int]
+PATIENT = {"election_timeout_min_ms": 1_500, "election_timeout_max_ms": 3_000}
+"""For clusters under attack: nodes, clients and attackers share few cores. A loop that an attack keeps busy for more
+than three quarters of a second still costs the leader its office."""
+
+
+def pace_of(cluster: DevCluster) -> Pace:
+    """Seconds from now on, but for those in which the test or a node waited for a core."""
+    return Pace(lambda: map(cluster.pid, range(cluster.nodes)))
 
 
 class ThreeNodes(DevCluster):

@@ -1,10 +1,12 @@
 """A three-node cluster of real processes, shared by the tests of one run that do not harm it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from kvorum_node.dev_cluster import DevCluster
+from tests.integration.cluster_fixture import pace_of
+from tests.pace import Pace
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,15 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClus
 def cluster_url(shared_cluster: DevCluster) -> str:
     """Its address for `kvorum.open_kv`."""
     return shared_cluster.url
+
+
+@pytest.fixture
+def start_pace(request: pytest.FixtureRequest) -> Callable[[], Pace]:
+    """Begins to count the seconds of a test whose target is the shared cluster or a database of its own process."""
+
+    def start() -> Pace:
+        if request.node.callspec.params["target"] == "cluster":
+            return pace_of(request.getfixturevalue("shared_cluster"))
+        return Pace()
+
+    return start

@@ -47,7 +47,7 @@ def collected() -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert listed.returncode == 0, listed.stdout[-3000:]

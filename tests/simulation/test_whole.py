@@ -54,7 +54,6 @@ def test_whole_nodes_keep_every_promise() -> None:
     assert ended.stderr == ""
 
 
-@pytest.mark.timeout(120)
 def test_one_seed_is_one_schedule() -> None:
     first, second = (_sim("--seed", "6", "--trace") for _ in range(2))
     assert first.returncode == 0, first.stdout[-2000:]
@@ -63,7 +62,6 @@ def test_one_seed_is_one_schedule() -> None:
     assert first.stdout.splitlines()[:-1] == second.stdout.splitlines()[:-1]
 
 
-@pytest.mark.timeout(120)
 def test_a_seed_is_the_same_in_whichever_process_it_is_played() -> None:
     settings = schedule.Settings()
     found = list(crew.play_all([3, 4, 5], settings, 2))

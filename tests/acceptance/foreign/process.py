@@ -127,7 +127,7 @@ class Foreign:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(5)
+        self._reader.join(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

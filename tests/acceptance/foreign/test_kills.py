@@ -11,7 +11,6 @@ from tests.acceptance.foreign.tap import PREFACE, RequestBodies
 KILLS = 3
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fate", [Fate.SURVIVES, Fate.DIES], ids=["serving node survives", "serving node dies"])
 def test_counters_while_leaders_are_killed(clients_installed: None, tmp_path: Path, fate: Fate) -> None:
     trial = Trial(tmp_path, KINDS, fate)
@@ -24,7 +23,6 @@ def test_counters_while_leaders_are_killed(clients_installed: None, tmp_path: Pa
             assert count.rounds > 5, count.numbers()
 
 
-@pytest.mark.timeout(300)
 def test_counters_while_the_serving_node_is_left_alone(clients_installed: None, tmp_path: Path) -> None:
     """What it had sent to a leader is reported as unknown (409), all else is done when there is a leader again."""
     counts = Trial(tmp_path, KINDS, Fate.ALONE, held=2).run(seconds=1, kills=1)

@@ -149,7 +149,7 @@ def test_p20_a_watch_sees_writes_of_other_processes(
         answer = client.start(NEXT, p=p)
         before = time.monotonic()
         other("await kv.set([p, 'a'], number)", p=p, number=number)
-        (entry,) = answer.result(10)
+        (entry,) = answer.result(60)
         passed.append(time.monotonic() - before)
         assert entry["value"] == number
     assert statistics.median(passed) < 0.5, passed

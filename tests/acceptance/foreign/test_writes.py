@@ -209,9 +209,9 @@ def test_a_key_expires(client: Client, p: str) -> None:
         """,
         p=p,
     )
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while client('return (await kv.get([p, "goes"])).versionstamp', p=p) is not None:
-        assert time.monotonic() < deadline, "it has not expired in 5 s"
+        assert time.monotonic() < deadline, "it has not expired"
     kept = client('return (await kv.getMany([[p, "stays"], [p, "summed"]])).map((entry) => entry.value)', p=p)
     assert kept == [2, {"$u64": "2"}]
     assert client("return (await tools.collect(kv.list({ prefix: [p] }))).length", p=p) == 2
@@ -264,7 +264,7 @@ def test_expire_in_zero_and_a_long_time(client: Client, p: str) -> None:
     assert client("return (await kv.get([p, 'long'])).value", p=p) == 1
     if client.deno and not client.local:
         client("await kv.set([p, 'zero'], 1, { expireIn: 0 })", p=p)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while client("return (await kv.get([p, 'zero'])).versionstamp", p=p) is not None:
             assert time.monotonic() < deadline
 

@@ -4,6 +4,7 @@ every kind of database and with both clients."""
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import kvorum
 from kvorum.errors import Conflict, InvalidArgument, InvalidKey, LimitExceeded, OutOfRange
+from tests.pace import Pace
 
 
 async def fill(kv: kvorum.Kv, space: str, count: int) -> None:
@@ -54,7 +56,7 @@ async def test_a_touched_key_expires_at_its_new_time_and_not_at_the_old_one(kv: 
     began = time.monotonic()
     await kv.atomic().touch(sooner, expire_in=600).touch(later, expire_in=60_000).commit()
     watch = kv.watch([sooner, later])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for entries in watch:
             assert entries[1].exists
             if not entries[0].exists:
@@ -63,7 +65,7 @@ async def test_a_touched_key_expires_at_its_new_time_and_not_at_the_old_one(kv: 
     await watch.aclose()
 
 
-async def test_p18_two_seconds_are_two_seconds(kv: kvorum.Kv, space: str) -> None:
+async def test_p18_two_seconds_are_two_seconds(kv: kvorum.Kv, space: str, start_pace: Callable[[], Pace]) -> None:
     """P18 · set 2 s: there for 2 s, never less; then None to a strong get, as soon as it is swept. −1 is rejected."""
     key = (space, "expires")
     for wrong in (-1, timedelta(microseconds=-1)):
@@ -73,12 +75,12 @@ async def test_p18_two_seconds_are_two_seconds(kv: kvorum.Kv, space: str) -> Non
             await kv.touch(key, expire_in=wrong)
     with pytest.raises(InvalidArgument, match="must be above zero"):
         await kv.touch(key, expire_in=0)
-    began = time.monotonic()
+    began, pace = time.monotonic(), start_pace()
     await kv.set(key, 1, expire_in=2_000)
     last_seen = 0.0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await kv.get(key)).exists:
-            last_seen = time.monotonic() - began
+            last_seen = pace.seconds()
             await asyncio.sleep(0.01)
     assert time.monotonic() - began >= 2.0
     assert last_seen < 3.0, "a due key is swept within a second while a leader exists"
@@ -159,7 +161,7 @@ async def test_a_watch_hears_of_a_deleted_range(kv: kvorum.Kv, space: str) -> No
     watch = kv.watch([(space, 1)])
     assert [entry.value for entry in await anext(watch)] == [1]
     await kv.delete_prefix((space,))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for (entry,) in watch:
             if not entry.exists:
                 break

@@ -51,7 +51,7 @@ async def test_a_snippet_runs_as_it_stands(target: str, name: str, text: str, ca
         await kv.delete(("user", 9))
         before = asyncio.all_tasks()
         names = {"kv": kv, "kvorum": kvorum, "asyncio": asyncio, "time": time, "timedelta": timedelta}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             running = eval(code, names)
             if inspect.isawaitable(running):
                 await running
@@ -95,7 +95,7 @@ async def _until_nothing_is_left(kv: kvorum.Kv, text: str) -> None:
         for name, queue in re.findall(r'^(\w+) = kv\.queue\("(\w+)"\)', text, re.MULTILINE)
         if f"{name}.listen" in text
     }
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             queues = [one for one in await kv.queues(counts=True) if one.name in listened]
             if not any(one.ready or one.leased for one in queues):

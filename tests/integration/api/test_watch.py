@@ -8,7 +8,7 @@ import kvorum
 from kvorum.errors import LimitExceeded
 from tests.integration.api.conftest import Open
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 async def values_until(watch: kvorum.Watch, wanted: list[object]) -> list[list[object]]:

@@ -23,7 +23,7 @@ class BackedUp(GrowingCluster):
             [sys.executable, "-m", "kvorum.cli", *words],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
             check=False,
             env={"PATH": "", "KVORUM_URL": self.url},
         )

@@ -36,7 +36,6 @@ def test_every_kind_of_fault_once_loses_nothing(tmp_path: Path) -> None:
     assert "</svg>" in (folder / "timeline.svg").read_text()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path: Path, how: signal.Signals) -> None:
     need("net")

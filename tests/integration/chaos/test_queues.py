@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from chaos.queues import checker
 from chaos.queues.case import Terms
 from chaos.queues.history import Effect, History, Record, load
@@ -18,11 +16,10 @@ LAST = re.compile(
 )
 
 
-@pytest.mark.timeout(120)
 def test_killed_consumers_and_leaders_lose_and_double_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chaos.queues", "--dir", str(tmp_path), "--keep", "--seed", "3"]
     command += ["--seconds", "12", "--messages", "1500", "--consumer-kills", "4", "--leader-kills", "1"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
     assert ended.stderr == ""
     found = LAST.fullmatch(ended.stdout.splitlines()[-1])

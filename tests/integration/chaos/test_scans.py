@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 import kvorum
 from bench.load import Writers, fill, rejoined
 from bench.scans import Lists, file_sizes
@@ -12,7 +10,6 @@ from kvorum_node.dev_cluster import in_thread
 from tests.integration.cluster_fixture import ThreeNodes
 
 
-@pytest.mark.timeout(90)
 async def test_lists_whose_server_is_killed_go_on_and_leave_no_readers_behind(tmp_path: Path) -> None:
     # P45: reader slots run out or go stale after kill -9 in the middle of scans; then the file grows without bound
     with ThreeNodes(tmp_path) as cluster:
@@ -40,7 +37,6 @@ async def test_lists_whose_server_is_killed_go_on_and_leave_no_readers_behind(tm
         assert max(readers) <= 4, "those of the lists are gone"
 
 
-@pytest.mark.timeout(90)
 async def test_lists_go_on_while_the_data_grows_a_hundredfold(tmp_path: Path) -> None:
     # P44: resizing the map while other transactions live: assertion
     with ThreeNodes(tmp_path) as cluster:

@@ -14,6 +14,8 @@ from kvorum.backend import WriteOutcome
 from kvorum.cluster import ClusterBackend
 from kvorum_node.dev_cluster import DevCluster
 from tests.integration.cluster.conftest import Connect
+from tests.integration.cluster_fixture import pace_of
+from tests.pace import Witness
 
 CALLERS = 64
 
@@ -77,7 +79,6 @@ async def marks(backend: ClusterBackend) -> set[tuple[str, str]]:
         start = entries[-1].key + b"\x00"
 
 
-@pytest.mark.timeout(120)
 async def test_acknowledged_is_counted_and_not_applied_is_not_while_the_leader_is_killed_twice(
     own_cluster: DevCluster, open_backend: Connect
 ) -> None:
@@ -127,7 +128,6 @@ async def test_acknowledged_is_counted_and_not_applied_is_not_while_the_leader_i
     assert backend.statistics()["reconnects"] >= 2
 
 
-@pytest.mark.timeout(60)
 async def test_p06_200_parallel_writers_while_a_node_restarts(own_cluster: DevCluster, open_backend: Connect) -> None:
     """P06: 200 parallel writers, restart one node in the middle -> no crash; retryable error at worst."""
     backend = await open_backend(own_cluster)
@@ -164,17 +164,16 @@ async def test_p20_a_watch_on_one_node_sees_a_write_through_another_within_500_m
     watching, writing = await open_backend(shared_cluster, 0), await open_backend(shared_cluster, 2)
     events = watching.watch([key("p20"), key("p20", "other")])
     assert [entry.versionstamp for entry in await anext(events)] == [b"", b""]
-    begun = time.monotonic()
+    pace = pace_of(shared_cluster)
     outcome = await writing.write(setting(key("p20"), b"hello"), timeout=5)
-    entries = await asyncio.wait_for(anext(events), 5)
-    took = time.monotonic() - begun
+    entries = await asyncio.wait_for(anext(events), 60)
+    took = pace.seconds()
     assert [entry.value for entry in entries] == [b"hello", b""]
     assert entries[0].versionstamp == outcome.versionstamp
     assert took < 0.5, took
     await events.aclose()  # type: ignore[attr-defined]
 
 
-@pytest.mark.timeout(60)
 async def test_p48_p49_a_frozen_leader_is_left_and_the_watch_moves(
     own_cluster: DevCluster, open_backend: Connect
 ) -> None:
@@ -187,30 +186,20 @@ async def test_p48_p49_a_frozen_leader_is_left_and_the_watch_moves(
     pid = own_cluster.pid(leader)
     os.kill(pid, signal.SIGSTOP)
     try:
-        begun = time.monotonic()
+        pace = pace_of(own_cluster)
         await backend.write(setting(key("k"), b"2"), timeout=10)
-        assert time.monotonic() - begun <= 5
-        assert [entry.value for entry in await asyncio.wait_for(anext(events), 5)] == [b"2"]
+        assert pace.seconds() <= 5
+        assert [entry.value for entry in await asyncio.wait_for(anext(events), 60)] == [b"2"]
     finally:
         os.kill(pid, signal.SIGCONT)
     await backend.write(setting(key("other"), b""), timeout=10)
     await backend.write(setting(key("k"), b"3"), timeout=10)
-    assert [entry.value for entry in await asyncio.wait_for(anext(events), 5)] == [b"3"]
+    assert [entry.value for entry in await asyncio.wait_for(anext(events), 60)] == [b"3"]
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def _slept(seconds: float) -> float:
-    """How long that takes here."""
-    begun = time.monotonic()
-    await asyncio.sleep(seconds)
-    return time.monotonic() - begun
-
-
-@pytest.mark.timeout(60)
 async def test_p37_a_deadline_of_200_ms_without_a_majority(own_cluster: DevCluster, open_backend: Connect) -> None:
-    """P37: deadline 200 ms during election -> DEADLINE_EXCEEDED at 200 ms ± 50, outcome stated.
-
-    A sleep that begins with the call says how late this process is itself."""
+    """P37: deadline 200 ms during election -> DEADLINE_EXCEEDED at 200 ms ± 50, outcome stated."""
     backend = await open_backend(own_cluster)
     await backend.write(setting(key("k"), b"1"), timeout=5)
     leader = await asyncio.to_thread(own_cluster.leader)
@@ -219,11 +208,10 @@ async def test_p37_a_deadline_of_200_ms_without_a_majority(own_cluster: DevClust
     told = set()
     for _ in range(5):
         begun = time.monotonic()
-        sleeping = asyncio.ensure_future(_slept(0.2))
-        with pytest.raises((errors.DeadlineExceeded, errors.OutcomeUnknown)) as caught:
-            await backend.write(setting(key("k"), b"2"), timeout=0.2)
-        took = time.monotonic() - begun
-        assert 0.15 <= took <= await sleeping + 0.05
+        async with Witness(0.25):
+            with pytest.raises((errors.DeadlineExceeded, errors.OutcomeUnknown)) as caught:
+                await backend.write(setting(key("k"), b"2"), timeout=0.2)
+        assert time.monotonic() - begun >= 0.15
         told.add(caught.value.outcome)
     assert told <= {"unknown", "not applied"}
     own_cluster.start(leader)
@@ -231,7 +219,6 @@ async def test_p37_a_deadline_of_200_ms_without_a_majority(own_cluster: DevClust
     assert await read_one(backend, key("k")) == b"3"
 
 
-@pytest.mark.timeout(90)
 async def test_p59_a_consumer_goes_on_after_every_node_was_restarted_in_turn(
     own_cluster: DevCluster, open_backend: Connect
 ) -> None:
@@ -247,7 +234,7 @@ async def test_p59_a_consumer_goes_on_after_every_node_was_restarted_in_turn(
         write = pb.AtomicWrite()
         write.enqueues.add(queue="p59", payload=payload)
         sent = await backend.write(write.SerializeToString(), timeout=10)
-        message = await asyncio.wait_for(messages.get(), 10)
+        message = await asyncio.wait_for(messages.get(), 60)
         assert message.message_id.startswith(sent.versionstamp)
         consumer.started(message.lease_id)
         settle = pb.AtomicWrite()

@@ -4,8 +4,6 @@ import asyncio
 import itertools
 import random
 
-import pytest
-
 import kvorum
 from kvorum.errors import Conflict, OutcomeUnknown, Unavailable
 from kvorum_node.dev_cluster import DevCluster
@@ -14,7 +12,6 @@ from tests.integration.cluster.test_faults import Progress
 ACCOUNTS, EACH, CALLERS = 6, 1_000, 16
 
 
-@pytest.mark.timeout(120)
 async def test_transfers_keep_the_total_while_the_leader_is_killed_twice(own_cluster: DevCluster) -> None:
     acknowledged: set[int] = set()
     not_applied: set[int] = set()

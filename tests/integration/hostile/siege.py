@@ -64,6 +64,8 @@ class Outcome:
     term_changes: int
     handovers: int
     """Leaders that were late, and handed over: what happens first on a machine that has too little for everybody."""
+    stalls: int
+    """Leaders that left since a sync of their disk, which others use as well, took too long."""
     left: dict[str, int]
     """What the node had more of than before when the time to recover was over."""
 
@@ -109,10 +111,11 @@ class Siege:
         lines = [line for other, size in enumerate(sizes) for line in _lines(cluster.log(other), size)]
         faults = [line for line in lines if re.search("Traceback|level=(error|critical)|fault of this node", line)]
         handovers = sum("handing leadership over" in line for line in lines)
+        stalls = sum("its oldest log write waits" in line for line in lines)
         return Outcome(
             name, counts, good[0], good[1], max(memory) - memory[0],
             _if_grown(figures, "kvorum_debug_http_longest_turn", turn),
-            faults, self._terms() - term, handovers, left,
+            faults, self._terms() - term, handovers, stalls, left,
         )  # fmt: skip
 
     async def _attack(self, name: str, seconds: float, scale: float) -> dict[str, int]:
@@ -274,7 +277,7 @@ async def report(names: list[str], *, seconds: float, scale: float, leader: bool
             print(f"{'attack':18} {'grpc p50/worst ms':>20} {'connect p50/worst':>20} {'MiB':>6} {'turn ms':>8}  more")
             for name in names:
                 outcome = await siege.run(name, seconds=seconds, scale=scale)
-                bad = bool(outcome.log or outcome.term_changes > outcome.handovers or outcome.left)
+                bad = bool(outcome.log or outcome.term_changes > outcome.handovers + outcome.stalls or outcome.left)
                 failures += bad
                 print(describe(outcome), flush=True)
             for other in range(cluster.nodes):
@@ -294,7 +297,9 @@ def describe(outcome: Outcome) -> str:
 
     more = [f"{dict(good.refused)}" for good in (outcome.grpc, outcome.connect) if good.refused]
     more += outcome.log[:3] + (
-        [f"terms +{outcome.term_changes}, {outcome.handovers} handed over"] if outcome.term_changes else []
+        [f"terms +{outcome.term_changes}, {outcome.handovers} handed over, {outcome.stalls} for the disk"]
+        if outcome.term_changes
+        else []
     )
     more += [f"left {outcome.left}"] if outcome.left else []
     return (

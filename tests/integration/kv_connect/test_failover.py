@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 import urllib.error
@@ -18,12 +19,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster, in_thread
-from tests.integration.cluster_fixture import ThreeNodes
+from tests.integration.cluster_fixture import ThreeNodes, pace_of
 
 from .wire import CLIENTS, TOKEN, Client, Http1, Http2, done, get, key, metadata, mutation, read, sum_of, watch, write
 
 COUNTER = key("counter")
 KILLS = 2
+SLOW = re.compile("its oldest log write waits|the loop was .* late|slow operation")
+"""What a log may tell on a machine that has others to serve too."""
 
 
 async def total(client: Client, name: bytes = COUNTER) -> int:
@@ -131,9 +134,9 @@ async def test_a_node_that_stops_in_order_answers_what_is_under_way_and_ends_its
 
             adding = [asyncio.ensure_future(add()) for _ in range(16)]
             await enough.wait()
-            begun = time.monotonic()
+            pace = pace_of(cluster)
             status = await in_thread(cluster.terminate, leader)
-            assert time.monotonic() - begun < 8
+            assert pace.seconds() < 8
             await asyncio.gather(*adding)
             for frames in streams:
                 await frames.end()
@@ -147,12 +150,13 @@ async def test_a_node_that_stops_in_order_answers_what_is_under_way_and_ends_its
         async with Http2(cluster.http_address((leader + 1) % 3)) as client:
             assert await total(client) == answers[200]
         log = cluster.log(leader).read_text()
-        assert "level=error" not in log and "level=warning" not in log and "Traceback" not in log, log
+        told = "\n".join(line for line in log.splitlines() if not SLOW.search(line))
+        assert "level=error" not in told and "level=warning" not in told and "Traceback" not in told, log
 
 
 def status_of(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -186,7 +190,7 @@ async def test_without_a_majority_everything_is_held_and_then_goes_on(tmp_path: 
             await frames.end()  # a node that has lost its leader for long shows nothing any more
             metadata = await client.request("POST", "/", b'{"supportedVersions":[3]}')
             assert metadata.status == 200
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while (await in_thread(status_of, f"{url}/readyz"))[0] != 503:
                 assert time.monotonic() < deadline
             assert (await in_thread(status_of, f"{url}/livez"))[0] == 200
@@ -196,7 +200,7 @@ async def test_without_a_majority_everything_is_held_and_then_goes_on(tmp_path: 
             assert not any(task.done() for task in (*held, reading))
             await in_thread(cluster.start, other)
             await asyncio.gather(*held)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while await in_thread(health_of, grpc_address) != health_pb2.HealthCheckResponse.SERVING:
                 assert time.monotonic() < deadline
             assert await in_thread(status_of, f"{url}/readyz") == (200, "ok\n")

@@ -8,6 +8,7 @@ import pytest
 
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster
+from tests.integration.cluster_fixture import pace_of
 
 from .wire import CLIENTS, HELLO, V8, Client, Http1, Http2, done, key, mutation, sum_of, watch
 
@@ -77,9 +78,10 @@ async def test_signs_of_life_come_every_five_seconds(shared_cluster: DevCluster)
         frames = await watch(client, fresh())
         assert await frames.next() is None
         await frames.event()
-        begun = time.monotonic()
+        begun, pace = time.monotonic(), pace_of(shared_cluster)
         assert await frames.next() is None
-        assert 3.9 < time.monotonic() - begun < 8
+        assert pace.seconds() < 8
+        assert time.monotonic() - begun > 3.9
 
 
 async def test_watches_do_not_hold_up_the_connection(shared_cluster: DevCluster) -> None:
@@ -158,6 +160,6 @@ async def test_a_watcher_that_leaves_takes_its_watch_along(shared_cluster: DevCl
         for client in (one, two):
             await (await watch(client, fresh())).event()
         assert await watches() == before + 2
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await watches() != before:
             pass

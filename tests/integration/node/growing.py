@@ -20,7 +20,7 @@ class GrowingCluster(ThreeNodes):
             [sys.executable, "-m", "kvorum.cli", "cluster", *words, "--url", self.url],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=280,
             check=False,
         )
         assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -49,7 +49,7 @@ class GrowingCluster(ThreeNodes):
 
     def write_joining(self, number: int) -> None:
         """A configuration with free ports that names nobody else."""
-        client, http, peer = free_ports(3)
+        client, http, peer = free_ports(3, self)
         extra = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._settings.items())
         name = f"n{number + 1}"
         self.config(number).write_text(
@@ -60,7 +60,7 @@ class GrowingCluster(ThreeNodes):
 
     def wait_until_gone(self, number: int) -> None:
         """Wait for a node that ends by itself."""
-        self._children[number].wait(20)
+        self._children[number].wait(60)
         del self._children[number]
 
     def wipe(self, number: int) -> None:

@@ -9,7 +9,7 @@ import grpc.aio
 
 from kvorum._proto import kvorum_pb2 as pb
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def set_op(key: bytes, value: bytes = b"v", **more: object) -> bytes:

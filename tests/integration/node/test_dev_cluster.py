@@ -1,6 +1,7 @@
 """The cluster for demos and tests: what it says when it cannot start, and its command line over several invocations."""
 
 import contextlib
+import gc
 import random
 import socket
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvorum_node.dev_cluster import ClusterFailed, DevCluster, main
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster, free_ports, main
 
 
 def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: Path) -> None:
@@ -110,6 +111,28 @@ def test_up_says_which_token_the_nodes_take(
     monkeypatch.setenv("KVORUM_KV_CONNECT_TOKEN", token)
     assert main(["--dir", str(tmp_path), "up"]) == 0
     assert f"take any of these URLs, and {told}:" in capsys.readouterr().out
+
+
+def test_ports_with_a_holder_are_not_found_by_others_and_may_be_listened_on() -> None:
+    def bound(port: int, *, reuse: bool) -> bool:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            try:
+                other.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            other.listen()
+            return True
+
+    class Holder:
+        pass
+
+    holder = Holder()
+    (port,) = free_ports(1, holder)
+    assert (bound(port, reuse=False), bound(port, reuse=True)) == (False, True)
+    del holder
+    gc.collect()
+    assert bound(port, reuse=False)
 
 
 def free_block() -> int:

@@ -13,6 +13,7 @@ import pytest
 import kvorum
 from kvorum import errors
 from kvorum_node.dev_cluster import in_thread
+from tests.integration.cluster_fixture import pace_of
 from tests.integration.node.growing import GrowingCluster
 
 
@@ -35,7 +36,7 @@ async def read(cluster: GrowingCluster, name: str) -> list[object]:
 
 def same_state(cluster: GrowingCluster, *numbers: int) -> None:
     """These nodes come to stand at the same index with the same content."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         seen = {(status.applied_index, status.state_hash) for status in map(cluster.status, numbers)}
         if len(seen) == 1:
@@ -158,7 +159,7 @@ async def test_time_jumps_forward_and_never_back(cluster: GrowingCluster) -> Non
         await kv.enqueue("later", delay=3_600_000)
         ahead = time.time_ns() // 1_000_000 + 7_200_000
         await in_thread(cluster.cluster, "set-time", str(ahead))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for (entry,) in kv.watch([("short",)]):
                 if entry.versionstamp is None:
                     break
@@ -180,7 +181,7 @@ async def test_growth_is_refused_while_one_disk_is_short_and_deletes_are_taken(c
     await in_thread(cluster.start, short)
     async with kvorum.open_kv(cluster.url) as kv:
         with pytest.raises(errors.NoSpace) as caught:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while True:
                     await kv.set(("more",), 1)
                     await asyncio.sleep(0.02)
@@ -192,7 +193,7 @@ async def test_growth_is_refused_while_one_disk_is_short_and_deletes_are_taken(c
         await in_thread(cluster.terminate, short)
         cluster.config(short).write_text(original)
         await in_thread(cluster.start, short)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await kv.set(("more",), 2)
@@ -217,7 +218,7 @@ async def test_damage_is_found_by_the_scan_and_the_state_is_rebuilt(tmp_path: Pa
             for place in places:
                 file.seek(place)
                 file.write(b"S")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await in_thread(cluster.wait_until_gone, struck)
         assert "the state is damaged" in cluster.log(struck).read_text()
         assert (cluster.data_dir(struck) / "raft" / "FAULT").exists()
@@ -238,9 +239,9 @@ async def test_a_planned_stop_of_the_leader_waits_for_no_election(tmp_path: Path
             nonlocal longest
             done = 0
             while not ended.is_set():
-                began = time.monotonic()
+                pace = pace_of(cluster)
                 await kv.set(("busy", done), done)
-                longest = max(longest, time.monotonic() - began)
+                longest = max(longest, pace.seconds())
                 done += 1
             return done
 

@@ -43,7 +43,7 @@ async def call(stream: RawStream, **call: Any) -> pb.QueueReply:
 async def define(stream: RawStream, name: str, **policy: Any) -> None:
     """Define a queue. A new cluster's leader may not have heard yet what all members know."""
     serialised = pb.QueuePolicy(**policy).SerializeToString()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (reply := await call(stream, define=pb.DefineQueue(name=name, policy=serialised))).status != OK:
             assert reply.status == pb.READ_STATUS_OVERLOADED and "version" in reply.message, reply
             await asyncio.sleep(0.05)

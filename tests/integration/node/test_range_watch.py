@@ -8,7 +8,7 @@ import pytest
 import kvorum
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.dev_cluster import in_thread
-from tests.integration.cluster_fixture import ThreeNodes
+from tests.integration.cluster_fixture import ThreeNodes, pace_of
 from tests.integration.node.raw import RawStream
 
 PREFIX = (b"\x02p20\x00\x00", b"\x02p20\x00\xff")
@@ -44,10 +44,10 @@ async def test_p20_a_watch_on_one_node_sees_what_is_written_through_another(clus
                 took = []
                 for attempt in range(5):
                     key = ("p20", f"{number} {attempt}")
-                    begun = asyncio.get_running_loop().time()
+                    pace = pace_of(cluster)
                     done = await kv.set(key, "x")
                     event = await until_change(stream, kvorum.keys.encode_key(key))
-                    took.append(asyncio.get_running_loop().time() - begun)
+                    took.append(pace.seconds())
                     assert event.changes[-1].entry.versionstamp.hex() == done.versionstamp
                 assert min(took) < 0.5, took
 
@@ -112,6 +112,6 @@ async def test_nothing_is_lost_or_repeated_over_the_deaths_of_nodes(cluster: Thr
         assert [event.changes[0].value for event in seen] == list(range(300))
         await watch.aclose()
         again = kv.watch_prefix(("deaths",), since=began)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert [(await anext(again)).versionstamp for _ in range(300)] == stamps
         await again.aclose()

@@ -12,11 +12,12 @@ import pytest
 import kvorum
 from kvorum.cluster.heartbeat import Heartbeat
 from kvorum_node.dev_cluster import DevCluster
+from tests.integration.cluster_fixture import pace_of
 from tests.integration.queues.conftest import LEASE
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 SLACK = 1.5
-"""Seconds on top of a bound, for a machine that does other things as well."""
+"""Seconds on top of a bound, for the calls that tell."""
 
 HOLDER = """
 import asyncio, sys
@@ -105,13 +106,13 @@ async def test_p76_p87_messages_of_a_killed_consumer_move_on(own_cluster: DevClu
             async with asyncio.timeout(PATIENCE):
                 while (await queue.stats()).leased < 8:  # noqa: ASYNC110  # nobody tells of it
                     await asyncio.sleep(0.02)
+            pace = pace_of(own_cluster)
             process.kill()
-            killed = time.monotonic()
             await process.wait()
             batch: list[kvorum.Message] = []
             while len(batch) < 8:
                 batch += await queue.receive_batch(max=8 - len(batch), wait=PATIENCE * 1_000)
-            assert time.monotonic() - killed <= LEASE / 1_000 + 1.0 + SLACK
+            assert pace.seconds() <= LEASE / 1_000 + 1.0 + SLACK
         assert sorted(message.value for message in batch) == list(range(2, 10))
         attempts = {message.value: message.attempt for message in batch}
         assert attempts == {2: 2, **dict.fromkeys(range(3, 10), 1)}  # only what was begun has used up an attempt
@@ -128,11 +129,12 @@ async def test_p83_messages_of_a_dead_consumer_return_to_their_own_queue(own_clu
         listening = asyncio.ensure_future(first.listen(lambda message: seen.append(message.value), stop=stop))
         async with holder(own_cluster.url, "second") as process:
             await until_holding(process)
+            pace = pace_of(own_cluster)
             process.kill()
             await process.wait()
-        async with asyncio.timeout(2 * LEASE / 1_000 + 1.0 + SLACK):
-            while (await second.stats()).leased:  # noqa: ASYNC110  # nobody tells of it
-                await asyncio.sleep(0.02)
+        while (await second.stats()).leased:
+            assert pace.seconds() <= 2 * LEASE / 1_000 + 1.0 + SLACK
+            await asyncio.sleep(0.02)
         stats = await second.stats()
         assert (stats.messages, stats.ready, stats.lost) == (3, 3, 1)
         stop.set()

@@ -15,7 +15,7 @@ import kvorum.sync
 from kvorum import Outgoing
 from kvorum.errors import InvalidArgument, StaleLease
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 WORKER = """
 import signal, sys, time

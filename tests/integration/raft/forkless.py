@@ -53,7 +53,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(60)
 
     @property
     def hanging(self) -> int:

@@ -15,7 +15,9 @@ from kvorum_raft.errors import RaftError
 from kvorum_raft.node import RaftNode
 from kvorum_raft.seams import Applied, Member, StateFacts
 
-QUICK = Timing(election_min=0.3, election_max=0.6, heartbeat=0.06)
+QUICK = Timing(election_min=0.4, election_max=1.2, heartbeat=0.06, slow_sync=10.0)
+"""All nodes share one loop, and their machine with others: a loop or a disk that stands still for half a second would
+rightly cost a leader its office."""
 
 
 class ListMachine:
@@ -99,8 +101,8 @@ class Image:
         pass
 
 
-def make_members(count: int = 3) -> list[Member]:
-    ports = free_ports(2 * count)
+def make_members(count: int = 3, holder: object = None) -> list[Member]:
+    ports = free_ports(2 * count, holder)
     return [Member(f"n{i + 1}", f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(count)]
 
 
@@ -127,7 +129,7 @@ class Cluster:
         first_payload: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self.folder = folder
-        self.members = make_members(count)
+        self.members = make_members(count, self)
         self.nodes: dict[str, RaftNode] = {}
         self.machines: dict[str, ListMachine] = {}
         self.faults: dict[str, RaftError] = {}
@@ -155,7 +157,7 @@ class Cluster:
         self.joining.add(node_id)
         known = next((member for member in self.members if member.node_id == node_id), None)
         if known is None:
-            ports = free_ports(2)
+            ports = free_ports(2, self)
             known = Member(node_id, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}")
             self.members = [*self.members, known]
         return known
@@ -191,7 +193,7 @@ class Cluster:
         leader = await self.leader()
         return [node for node in self.nodes.values() if node is not leader]
 
-    async def propose(self, count: int, *, size: int = 20, at_once: int = 1000) -> list[Applied]:
+    async def propose(self, count: int, *, size: int = 20, at_once: int = 200) -> list[Applied]:
         """Entries with distinct payloads, through the leader."""
         leader = await self.leader()
         found: list[Applied] = []

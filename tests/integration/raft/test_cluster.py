@@ -15,7 +15,7 @@ from kvorum_raft.config import Limits
 from kvorum_raft.errors import NotLeader, Overloaded, RaftFault, UnknownOutcome
 from kvorum_raft.log_store import LogStore
 from kvorum_raft.node import RaftNode
-from tests.integration.raft.harness import Cluster, wait_until
+from tests.integration.raft.harness import QUICK, Cluster, wait_until
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_a_new_cluster_begins_with_its_id_and_the_first_payload(cluster: C
 async def test_nobody_votes_before_every_listed_node_was_met(cluster: Cluster) -> None:
     await cluster.start("n1", "n2")
     await wait_until(lambda: cluster.nodes["n1"].forming_waits_for == ["n3"], what="forming")
-    await asyncio.sleep(1.5)  # longer than any election timeout
+    await asyncio.sleep(1.5 * QUICK.election_max)
     assert all(node.status().term == 0 for node in cluster.nodes.values())
     await cluster.start("n3")
     await cluster.leader()

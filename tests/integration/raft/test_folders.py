@@ -36,7 +36,7 @@ async def _away(cluster: Cluster) -> str:
 async def _refused(cluster: Cluster, node_id: str, match: str) -> None:
     """The node comes up, is refused by the others for that reason, and they go on."""
     await cluster.start(node_id)
-    await wait_until(lambda: node_id in cluster.faults, within=3.0, what="refusal")
+    await wait_until(lambda: node_id in cluster.faults, what="refusal")
     error = cluster.faults.pop(node_id)
     assert isinstance(error, Refused)
     assert match in str(error)

@@ -18,6 +18,7 @@ import kvorum.sync
 from kvorum import Tls, errors
 from kvorum.keys import encode_key
 from kvorum_node._proto import datapath_pb2 as dp
+from kvorum_node.dev_cluster import free_ports
 from tests.integration.cluster_fixture import ThreeNodes
 from tests.integration.tls.secure import Certificates, SecureNodes, client_context, hello_bytes, make_expired
 
@@ -205,7 +206,7 @@ async def answer(cluster: SecureNodes, which: str, data: bytes) -> bytes:
     writer.write(data)
     found = b""
     with contextlib.suppress(ConnectionResetError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             found = await reader.read()
     writer.transport.abort()
     return found
@@ -259,7 +260,7 @@ async def request(cluster: SecureNodes, number: int, path: str, body: bytes) -> 
     reader, writer = await asyncio.open_connection(host, int(http), ssl=client_context(cluster.client_tls))
     head = f"POST {path} HTTP/1.1\r\nhost: kv.example\r\nauthorization: Bearer t0ken\r\nconnection: close\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         whole = await reader.read()
     writer.close()
     head_bytes, _, found = whole.partition(b"\r\n\r\n")
@@ -310,11 +311,14 @@ def test_a_node_does_not_start_with_files_that_do_not_fit(tmp_path: Path) -> Non
     made = Certificates(tmp_path)
     cert, key = made.pair("n1")
     base = ["--node-id", "n1", "--data-dir", str(tmp_path / "data")]
+    client, http, peer = free_ports(3, made)
+    base += ["--client-listen", f"127.0.0.1:{client}", "--http-listen", f"127.0.0.1:{http}"]
+    base += ["--peer-listen", f"127.0.0.1:{peer}"]
     for words, named in (
         (["--tls-cert", str(cert), "--tls-key", str(made.pair("n2")[1])], "the key is not the certificate's"),
         (["--tls-cert", str(tmp_path / "gone.pem"), "--tls-key", str(key)], "cannot read tls_cert"),
         (["--tls-cert", str(key), "--tls-key", str(key)], "cannot be used"),
-        (["--client-listen", "0.0.0.0:7401"], "set tls_cert and tls_key"),
+        (["--client-listen", f"0.0.0.0:{client}"], "set tls_cert and tls_key"),
         (
             ["--peer-cert", str(cert), "--peer-key", str(key), "--peer-ca", str(key)],
             "peer_ca",

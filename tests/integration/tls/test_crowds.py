@@ -13,6 +13,7 @@ import pytest
 
 import kvorum
 from kvorum_node.descriptors import at_most, raise_limit
+from tests.integration.cluster_fixture import PATIENT
 from tests.integration.tls.secure import SecureNodes
 
 TIMEOUT = 30_000
@@ -50,7 +51,7 @@ async def crowd(address: str, number: int) -> AsyncIterator[int]:
 
 async def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
     """To the leader's client port, while others write; then a newcomer, and the leader still leads."""
-    with SecureNodes(tmp_path) as cluster:
+    with SecureNodes(tmp_path, **PATIENT) as cluster:
         leader = cluster.leader()
         term = cluster.status(leader).term
         async with kvorum.open_kv(cluster.url, tls=cluster.client_tls, timeout=TIMEOUT) as kv:
@@ -70,7 +71,7 @@ async def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["http", "peer"])
 async def test_idle_connections_to_the_other_ports(tmp_path: Path, which: str) -> None:
-    with SecureNodes(tmp_path) as cluster:
+    with SecureNodes(tmp_path, **PATIENT) as cluster:
         leader = cluster.leader()
         term = cluster.status(leader).term
         address = cluster.http_address(leader) if which == "http" else peer_address(cluster, leader)

@@ -14,7 +14,7 @@ import pytest
 from kvorum import certificates
 from kvorum_raft import wire
 from kvorum_raft._proto import raft_pb2 as pb
-from kvorum_raft.config import Limits, RaftConfig, Timing, split_address
+from kvorum_raft.config import Limits, RaftConfig, split_address
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 from kvorum_raft.tls import PeerTls
@@ -22,9 +22,7 @@ from tests.integration.raft.harness import QUICK, Cluster, wait_until
 from tests.integration.tls.secure import Certificates, client_context, hello_bytes, make_expired
 
 PATIENCE = 1.0
-TIMING = Timing(
-    election_min=QUICK.election_min, election_max=QUICK.election_max, heartbeat=QUICK.heartbeat, handshake=PATIENCE
-)
+TIMING = replace(QUICK, handshake=PATIENCE)
 HALF_OPEN = 24
 
 

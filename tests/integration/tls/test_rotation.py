@@ -40,7 +40,7 @@ class Load:
     async def goes_on(self) -> None:
         """Some more writes are answered, of those that began after this moment."""
         goal = self.done + 50
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.done < goal:
                 await self._kv.get(("load", 0))
 
@@ -72,7 +72,7 @@ def shown(address: str) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(condition):
             pass  # it asks a node, which takes its time
 

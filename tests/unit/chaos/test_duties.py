@@ -33,7 +33,6 @@ async def kv() -> AsyncIterator[kvorum.Kv]:
         yield kv
 
 
-@pytest.mark.timeout(60)
 async def test_what_duties_see_of_a_sound_database_is_valid(kv: kvorum.Kv, tmp_path: Path) -> None:
     deeds: list[Deed] = []
     stop = asyncio.Event()

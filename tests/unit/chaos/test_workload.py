@@ -22,14 +22,13 @@ async def kv() -> AsyncIterator[kvorum.Kv]:
         yield kv
 
 
-@pytest.mark.timeout(60)
 async def test_a_run_on_a_sound_database_is_judged_valid(kv: kvorum.Kv, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
     listening = asyncio.create_task(Worker(kv, 0, Random(1), recorder).run())
     lanes = [Lane(kv, process, Random(process), recorder) for process in range(8)]
     await asyncio.gather(*(lane.run(asyncio.Event(), 1_200) for lane in lanes))
     sent = {operation.message for operation in recorder.operations if operation.kind == "enqueue"}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await recorder.all_recorded(sent)
     marks = {str(entry.key[-1]): entry.versionstamp async for entry in kv.list(prefix=MARKS)}
     done = {str(entry.key[-1]) async for entry in kv.list(prefix=DONE)}

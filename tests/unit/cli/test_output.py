@@ -44,7 +44,7 @@ async def attempts(folder: Path, count: int) -> list[tuple[object, int]]:
                 enough.set()
 
         listening = asyncio.create_task(kv.listen_queue(handle, concurrency=1, prefetch=0, with_message=True))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await enough.wait()
         listening.cancel()
         await asyncio.wait([listening])

@@ -11,7 +11,7 @@ from kvorum.errors import Compacted, DataError
 from kvorum.keys import encode_key
 from tests.unit.client.fake_backend import FakeBackend, row, stamp
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def changed(through: int | None, *changes: tuple[int, str, object]) -> pb.WatchEvent:

@@ -32,7 +32,7 @@ class Listening:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until something is so."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # facts of many kinds, and nobody tells of them
             await asyncio.sleep(0)
 
@@ -341,7 +341,7 @@ async def test_a_handler_that_closes_the_client_is_not_waited_for_by_itself(back
 
     listener = Listening(kv, backend, handler)
     (await listener.consumer()).deliver("the end")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await listener.task
         await kv.close()
     assert kinds(backend) == [ACK] and backend.closed
@@ -373,7 +373,7 @@ async def test_closing_without_a_cluster_is_not_held_up_by_verdicts(
     consumer.deliver("settling")
     consumer.deliver("waiting")
     await until(lambda: bool(backend.writes))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kv.close()
         await listener.task
     assert backend.closed
@@ -396,7 +396,7 @@ async def test_a_handler_that_holds_on_when_cancelled_does_not_hold_up_closing(
     consumer = await listener.consumer()
     consumer.deliver("job")
     await until(lambda: bool(consumer.started_leases))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kv.close()
         await listener.task
     leave.set()
@@ -441,7 +441,7 @@ async def test_when_no_more_can_come_the_listener_says_why_and_running_handlers_
     backend.answers.extend([WrongCluster("another one"), WrongCluster("another one")])
     assert consumer.failed is not None
     consumer.failed(WrongCluster("another one"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(WrongCluster, match="another one"):
             await listener.task
     assert cancelled.is_set() and consumer.closed

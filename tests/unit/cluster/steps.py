@@ -14,4 +14,4 @@ async def value(backend: ClusterBackend, key: bytes) -> bytes:
 
 async def until(condition: asyncio.Event) -> None:
     """Wait for an event, but not for ever."""
-    await asyncio.wait_for(condition.wait(), 10)
+    await asyncio.wait_for(condition.wait(), 60)

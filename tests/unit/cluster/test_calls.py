@@ -41,7 +41,7 @@ def calls_of(node: FakeNode) -> list[pb.QueueCall]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # facts of many kinds, in other threads too
             await asyncio.sleep(0.01)
 

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +11,7 @@ from kvorum import Kv, errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import ClusterBackend, connect, route
 from kvorum.process import THIS
+from tests.pace import Pace, Witness
 from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream, put
 from tests.unit.cluster.steps import until, value
 
@@ -107,14 +107,14 @@ async def test_p59_a_consumer_goes_on_after_every_node_was_restarted_in_turn(
     await backend.write(put(b"k"), timeout=5)
     for turn, node in enumerate(nodes):
         state.lead(node)
-        stream = await asyncio.wait_for(registered.get(), 5)
+        stream = await asyncio.wait_for(registered.get(), 60)
         while stream.node is not node:
-            stream = await asyncio.wait_for(registered.get(), 5)
+            stream = await asyncio.wait_for(registered.get(), 60)
         message = pb.Delivery(consumer=1, message_id=b"m%d" % turn, lease_id=b"l%d" % turn, attempt=1)
         stream.send(pb.ServerFrame(deliveries=[message, message]))
-        assert await asyncio.wait_for(got.get(), 5) == b"l%d" % turn
+        assert await asyncio.wait_for(got.get(), 60) == b"l%d" % turn
         consumer.started(b"l%d" % turn)
-        assert await asyncio.wait_for(reports.get(), 5) == [b"l%d" % turn]
+        assert await asyncio.wait_for(reports.get(), 60) == [b"l%d" % turn]
         held = [lease.lease_id for start in (stream.consumers[1],) for lease in start.held]
         assert held == [b"l%d" % earlier for earlier in range(turn)]
         await node.kill()
@@ -155,10 +155,10 @@ async def test_consumers_follow_to_a_new_session(
 
     nodes[0].hook = see
     await backend.consume("q", credits=5, concurrency=1, deliver=lambda _: None)
-    assert await asyncio.wait_for(registered.get(), 5) == 1
+    assert await asyncio.wait_for(registered.get(), 60) == 1
     state.sessions.clear()
     await backend.write(put(b"k"), timeout=5)
-    assert await asyncio.wait_for(registered.get(), 5) == 1
+    assert await asyncio.wait_for(registered.get(), 60) == 1
     with pytest.raises(errors.LimitExceeded):
         await backend.consume("q", credits=limits.MAX_CREDITS + 1, concurrency=1, deliver=lambda _: None)
 
@@ -172,10 +172,9 @@ async def test_p22_dead_addresses_fail_within_the_timeout_and_are_named(nodes: l
     await dead.kill()
     frozen.freeze()
     await free.kill()
-    begun = time.monotonic()
-    with pytest.raises(errors.ConnectFailed) as caught:
-        await connect([node.target for node in nodes], timeout=1.5)
-    assert time.monotonic() - begun <= 1.5
+    async with Witness(1.5):
+        with pytest.raises(errors.ConnectFailed) as caught:
+            await connect([node.target for node in nodes], timeout=1.5)
     assert f"127.0.0.1:{dead.port}: connection refused" in str(caught.value)
     assert f"127.0.0.1:{frozen.port}: no answer within" in str(caught.value)
     assert f"127.0.0.1:{free.port}: connection refused" in str(caught.value)
@@ -230,7 +229,7 @@ async def test_whoever_only_waits_is_told_of_another_cluster_once_and_what_to_do
     await waiting[0]
     waiting[0] = asyncio.ensure_future(anext(watches[0]))
     await made_anew(state, nodes)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         problem = await told.get()
         ended = await asyncio.gather(listening, *waiting, return_exceptions=True)
     assert [type(end) for end in (problem, *ended)] == [errors.WrongCluster] * 4
@@ -268,10 +267,10 @@ async def test_a_client_that_is_refused_for_good_asks_rarely_but_at_once_when_it
 async def test_a_final_refusal_of_hello_is_told_when_opening(nodes: list[FakeNode]) -> None:
     for node in nodes:
         node.greet = lambda _: pb.ServerFrame(error="protocol 1 is too old", error_is_final=True)
-    begun = time.monotonic()
+    pace = Pace()
     with pytest.raises(errors.WrongCluster, match="too old"):
         await connect([node.target for node in nodes], timeout=5)
-    assert time.monotonic() - begun < 2
+    assert pace.seconds() < 2
 
 
 @pytest.mark.parametrize(
@@ -305,7 +304,7 @@ async def test_a_fault_in_the_keeper_leaves_nobody_waiting(
     state.lead(None)
     waiting = asyncio.create_task(backend.write(put(b"k"), timeout=30))
     with pytest.raises(errors.Closed, match="a bug"):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     assert len(reported) == 1
     await backend.close()
 

@@ -31,7 +31,7 @@ class Machine:
         self.errors: dict[bytes, Exception] = {}
 
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.threads.add(threading.current_thread().name)
         if payload in self.errors:
             raise self.errors[payload]
@@ -211,7 +211,7 @@ async def test_a_list_that_is_held_too_long_is_given_up(store: Store) -> None:
     reader.start()
     taker = Taker(patient=True)
     reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1_000)]), taker)
-    await asyncio.wait_for(taker.done.wait(), 10)
+    await asyncio.wait_for(taker.done.wait(), 60)
     assert [part.status for part in taker.parts] == [pb.READ_STATUS_OK, pb.READ_STATUS_TOO_OLD]
     assert reader.statistics()["lists_open"] == 0
     reader.stop()
@@ -256,7 +256,7 @@ async def test_counting_can_be_cancelled_and_is_given_up_when_it_takes_too_long(
     assert job is not None
     job.cancel()
     reader.submit(whole, slow)
-    await asyncio.wait_for(slow.done.wait(), 10)
+    await asyncio.wait_for(slow.done.wait(), 60)
     assert [part.status for part in slow.parts] == [pb.READ_STATUS_OK, pb.READ_STATUS_TOO_OLD]
     assert [part.ranges[0].count for part in cancelled.parts] == [256]
     assert reader.statistics()["lists_open"] == 0
@@ -276,7 +276,7 @@ async def test_lists_beyond_the_bound_wait_for_their_turn(store: Store) -> None:
     assert (reader.statistics()["lists_open"], late.parts) == (MAX_OPEN, [])
     assert jobs[0] is not None
     jobs[0].cancel()
-    await asyncio.wait_for(late.done.wait(), 10)
+    await asyncio.wait_for(late.done.wait(), 60)
     reader.stop()
     assert reader.statistics()["lists_open"] == 0
 
@@ -311,7 +311,7 @@ async def test_one_round_serves_those_who_came_before_it_and_the_next_one_the_ot
     consensus.go.set()
     last: asyncio.Future[RaftError | None] = asyncio.get_running_loop().create_future()
     barrier.wait(last.set_result)
-    await asyncio.wait_for(last, 10)
+    await asyncio.wait_for(last, 60)
     assert served == [(number, None) for number in range(200)]
     assert consensus.rounds == 2
 

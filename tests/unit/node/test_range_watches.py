@@ -393,7 +393,7 @@ async def test_the_service_begins_a_watch_behind_a_barrier(node: Node) -> None:
     assert events == []
     passed = asyncio.Event()
     node.service.barrier.wait(lambda error: passed.set())  # in the same round
-    await asyncio.wait_for(passed.wait(), 10)
+    await asyncio.wait_for(passed.wait(), 60)
     assert watch.open
     node.timers.settle()
     assert len(events) == 1

@@ -49,7 +49,7 @@ def test_it_scans_again_and_again() -> None:
     state, told = State(5), list[StoreFault]()
     scrubber = make(state, told)
     scrubber.start()
-    assert state.scanned_twice.wait(10)
+    assert state.scanned_twice.wait(60)
     scrubber.stop()
     assert told == []
     assert scrubber.statistics()["scrubs"] >= 1
@@ -60,7 +60,7 @@ def test_damage_is_told_once_and_ends_it(caplog: pytest.LogCaptureFixture) -> No
     state, told, found = State(2, damaged=True), list[StoreFault](), threading.Event()
     scrubber = make(state, told, found)
     scrubber.start()
-    assert found.wait(10)
+    assert found.wait(60)
     scrubber.stop()
     assert [str(fault) for fault in told] == ["a row is not what was written"]
     assert "the state is damaged" in caplog.text
@@ -70,6 +70,6 @@ def test_stopping_gives_up_what_is_under_way_and_lets_go_of_the_state() -> None:
     state, told = State(1 << 60), list[StoreFault]()
     scrubber = make(state, told)
     scrubber.start()
-    assert state.under_way.wait(10)
+    assert state.under_way.wait(60)
     scrubber.stop()
     assert (state.closed, state.scans, told) == (1, 0, [])

@@ -21,7 +21,7 @@ from kvorum.errors import DatabaseCorrupt
 from kvorum_node.store import Store, StoreFault
 from kvorum_node.store.host import LinuxHost
 
-PATIENCE = 10
+PATIENCE = 60.0
 """Seconds for one copy; SIGALRM then ends the process."""
 
 
