@@ -144,7 +144,7 @@ def test_p45_the_slots_of_killed_processes_are_free_again(tmp_path: Path) -> Non
     folder = tmp_path / "db"
     Store.open(folder, durable=True, map_size=1 << 26).close()
     sizes = []
-    for turn in range(20):
+    for turn in range(8):
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(folder)],
             cwd=ROOT,
