@@ -1,14 +1,15 @@
 """watch through Deno and `@deno/kv` (the others have none), at each node, beside Deno's own database."""
 
 import statistics
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import kvorum.sync
+from kvorum_node.dev_cluster import DevCluster
 from tests.acceptance.foreign.conftest import Client, at
+from tests.pace import Pace
 
 OPEN = "tools.state[p] = kv.watch(keys.map((key) => [p, key]), { raw }).getReader();"
 NEXT = "const { done, value } = await tools.state[p].read(); return done ? 'ended' : value;"
@@ -138,7 +139,7 @@ def test_many_writes_end_in_the_newest_state(client: Client, p: str, watching: A
 
 @at(WATCHERS)
 def test_p20_a_watch_sees_writes_of_other_processes(
-    client: Client, p: str, watching: Any, kv: kvorum.sync.Kv, other: Client
+    client: Client, p: str, watching: Any, kv: kvorum.sync.Kv, other: Client, nodes: DevCluster
 ) -> None:
     """P20: watch at this node, write by another process at another node: an event in less than 500 ms."""
     kv.set((p, "a"), 0)
@@ -147,10 +148,10 @@ def test_p20_a_watch_sees_writes_of_other_processes(
     passed = []
     for number in range(1, 8):
         answer = client.start(NEXT, p=p)
-        before = time.monotonic()
+        pace = Pace(lambda: [client.process.pid, other.process.pid, *map(nodes.pid, range(nodes.nodes))])
         other("await kv.set([p, 'a'], number)", p=p, number=number)
         (entry,) = answer.result(60)
-        passed.append(time.monotonic() - before)
+        passed.append(pace.seconds())
         assert entry["value"] == number
     assert statistics.median(passed) < 0.5, passed
 
