@@ -355,6 +355,7 @@ async def test_ports_are_given_back(tmp_path: Path) -> None:
     """And a port that is taken is named."""
     cluster = SecureCluster(tmp_path)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(cluster.address("n1"))
         taken.listen()
         with pytest.raises(ConfigurationError, match="cannot listen for peers"):
