@@ -34,7 +34,7 @@ async def beside(*jobs: Coroutine[Any, Any, object], within: float = 30) -> Asyn
             task.cancel()
 
 
-async def shown(kv: kvorum.Kv, key: tuple[str, ...], wanted: Callable[[Any], object]) -> Any:
+async def shown(kv: kvorum.Kv, key: kvorum.Key, wanted: Callable[[Any], object]) -> Any:
     """Wait until the value of a key (None: there is none) is as wanted, and return it."""
     async for (entry,) in kv.watch([key]):
         if wanted(entry.value):

@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = (
     *("profiles", "tickets", "votes", "wall", "leaderboard", "transfer"),
     *("issuing", "exactly_once", "mails", "webhooks", "workers", "documents", "answers", "ordered", "idempotency"),
-    "many_queues",
+    *("many_queues", "locks"),
 )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 async def test_an_example_checks_itself(target: str, name: str) -> None:
-    """Scenarios 1 to 16."""
+    """Scenarios 1 to 16, and locks."""
     example = importlib.import_module(f"examples.{name}").example
     async with kvorum.open_kv(target) as kv:
         for _ in range(2):  # it does not mind what an earlier run has left
