@@ -136,6 +136,7 @@ MINIMUM = {
     "queue letters": 1.0,
     "letters delivered": 0.5,
     "topic copies delivered": 5.0,
+    "queue full": 0.5,
     "queue cancelled": 0.1,
     "queue rescheduled": 0.08,
     "queue pause": 0.3,

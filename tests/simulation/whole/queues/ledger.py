@@ -21,6 +21,7 @@ from chaos.queues.history import (
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_PEEK
 from kvorum_node.store import Grant, Store
+from tests.simulation.whole.queues.fullness import Fullness
 from tests.simulation.whole.queues.plan import LONGEST_LEASE, NAMES, PERIOD, RECORDS, SCHEDULE
 from tests.simulation.whole.rpc import KEEPALIVE, PATIENCE
 
@@ -39,6 +40,7 @@ class Ledger:
 
     def __init__(self, judge: "Judge") -> None:
         self._judge = judge
+        self.fullness = Fullness(judge)
         self.ready = False
         """Queues and topics are defined."""
         self.maker = ""
@@ -90,6 +92,7 @@ class Ledger:
     def applied(self, index: int, now: int, result: Any, grants: Sequence[Grant], payload: bytes) -> None:
         """An entry, for the first time. `now` is nanoseconds of true time."""
         counters = self._judge.counters
+        self.fullness.applied(index, now)
         if result.ended:
             self._note_releases(index, now, {lease.hex() for lease in result.ended}, payload)
         seen = {grant.delivery.lease_id for grant in grants}
@@ -125,6 +128,7 @@ class Ledger:
         """`times`: of each entry, first of all its milliseconds."""
         self._judge_lapses()
         records = self._whole(store)
+        self.fullness.judge(records, frozenset(self.unseen))
         history = History.of(records)
         terms = Terms(complete=True, unseen=frozenset(self.unseen), time_of=lambda index: times[index][0], late=None)
         found = checker.check(history, terms)

@@ -1,6 +1,7 @@
 """What a client does to queues: it sends, takes back what it sent, and changes how queues work."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
 from tests.simulation.whole.queues import plan
+from tests.simulation.whole.queues.fullness import Refusal
 from tests.simulation.whole.queues.hands import WRITE_TIMEOUT
 
 if TYPE_CHECKING:
@@ -67,8 +69,8 @@ class Moves:
         """One of them."""
         if not self._ledger.ready:
             return
-        kinds = ("send", "spread", "cancel", "reschedule", "manage")
-        kind = self._rng.choices(kinds, (8, 2, 1, 1, 1))[0]
+        kinds = ("send", "spread", "crowd", "cancel", "reschedule", "manage")
+        kind = self._rng.choices(kinds, (8, 2, 2, 1, 1, 1))[0]
         await getattr(self, f"_{kind}")()
 
     # ---- sending
@@ -85,11 +87,26 @@ class Moves:
         op = pb.AtomicWrite()
         await self._write(op, [self._add(op, plan.TOPIC, topic=True)])
 
-    def _add(self, op: pb.AtomicWrite, queue: str, *, topic: bool = False) -> Send:
+    async def _crowd(self) -> None:
+        """Some messages that stay for a while, to where there is room for few."""
+        op, invoked = pb.AtomicWrite(), self._client.now()
+        sends = [self._add(op, plan.TIGHT, delays=(0, 500, 1_500)) for _ in range(self._rng.choice((1, 2, 3)))]
+        answer = await self._write(op, sends)
+        if answer is not None and answer.result.outcome == pb.OUTCOME_QUEUE_FULL:
+            self._ledger.fullness.refused(Refusal(invoked, self._client.now(), len(sends)))
+
+    def _add(
+        self,
+        op: pb.AtomicWrite,
+        queue: str,
+        *,
+        topic: bool = False,
+        delays: Sequence[int] = (0, 0, 0, 40, 300),
+    ) -> Send:
         rng = self._rng
         self._next += 1
         name = f"{self._client.name}.{self._next}"
-        delay = rng.choice((0, 0, 0, 40, 300))
+        delay = rng.choice(delays)
         message = op.enqueues.add(payload=f"{name} {delay}".encode(), delay_ms=delay)
         if topic:
             message.topic = queue
@@ -110,7 +127,7 @@ class Moves:
             name, queue, 0, None, "unknown", topic=topic, group=group, dedup=dedup, window=window, delay=delay, ttl=ttl
         )
 
-    async def _write(self, op: pb.AtomicWrite, sends: list[Send]) -> None:
+    async def _write(self, op: pb.AtomicWrite, sends: list[Send]) -> WriteOutcome | None:
         answer, mark, records = await self._commit(op, [replace(send, invoked=self._client.now()) for send in sends])
         if answer is not None and answer.versionstamp:
             stamp = answer.versionstamp.hex()
@@ -125,6 +142,7 @@ class Moves:
                     self._sent.append(message)
             del self._sent[:-REMEMBERED]
         self._over(mark, records)
+        return answer
 
     async def _commit(
         self, op: pb.AtomicWrite, drafts: list[Send] | list[Change]
@@ -145,11 +163,17 @@ class Moves:
             self._judge.note(self._client.name, f"{mark} {error.outcome}: {error}")
             return None, mark, [replace(one, outcome=error.outcome) for one in drafts]
         outcome: Outcome = "ok" if answer.result.outcome == pb.OUTCOME_DONE else "not applied"
-        if answer.result.outcome not in (pb.OUTCOME_DONE, pb.OUTCOME_MESSAGE_GONE, pb.OUTCOME_QUEUE_FULL):
+        if answer.result.outcome not in (pb.OUTCOME_DONE, self._refusal(drafts)):
             self._judge.broken(f"{mark} was answered with outcome {answer.result.outcome}: {answer.result.message}")
         self._judge.note(self._client.name, f"{mark} {outcome}")
         returned = self._client.now()
         return answer, mark, [replace(one, outcome=outcome, returned=returned) for one in drafts]
+
+    @staticmethod
+    def _refusal(drafts: list[Send] | list[Change]) -> "pb.Outcome":
+        """Why such a commit may do nothing."""
+        full = any(isinstance(one, Send) and one.queue == plan.TIGHT for one in drafts)
+        return pb.OUTCOME_QUEUE_FULL if full else pb.OUTCOME_MESSAGE_GONE
 
     def _over(self, mark: str, records: list[Send | Change]) -> None:
         del self._under_way[mark]

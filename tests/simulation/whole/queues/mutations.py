@@ -9,7 +9,7 @@ from unittest import mock
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.queue.releases import Releases
 from kvorum_node.store import queues
-from kvorum_node.store.queues import dedup, delivery, formats, messages, schedules
+from kvorum_node.store.queues import dedup, delivery, formats, messages, policies, schedules
 from kvorum_node.store.records import MESSAGE, MESSAGE_ID_SIZE, SCHEDULE
 
 
@@ -144,6 +144,19 @@ def _take_any_tick() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _take_one_more() -> Iterator[None]:
+    """A queue that is full takes another message."""
+    parse = policies.parse
+
+    def replaced(queue: bytes, settings: Any) -> policies.Policy:
+        policy = parse(queue, settings)
+        return policy if policy.max_backlog is None else policy._replace(max_backlog=policy.max_backlog + 1)
+
+    with mock.patch.object(policies, "parse", replaced):
+        yield
+
+
 QUEUE_RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "a verdict names the current lease": _obey_any_lease,
     "the head of a group stays its head": _let_others_pass,
@@ -151,4 +164,5 @@ QUEUE_RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "ids are remembered": _remember_no_ids,
     "a lease ends in the log": _release_in_memory,
     "a tick is compared and set": _take_any_tick,
+    "a full queue takes no more": _take_one_more,
 }

@@ -12,6 +12,9 @@ LONGEST_LEASE: Final = 2 * LEASE
 """To which somebody changes it."""
 TOPIC: Final = "news"
 SCHEDULE: Final = "bell"
+TIGHT: Final = "tight"
+"""The queue that may hold few messages."""
+BACKLOG: Final = 2
 PERIOD: Final = 2_000
 """Milliseconds between two ticks."""
 GROUPS: Final = ("g0", "g1", "g2")
@@ -41,6 +44,7 @@ LINES: Final = (
     Line("news-b", credits=4, concurrency=3),
     Line("bells"),
     Line("spare"),
+    Line(TIGHT, credits=2, take=True),
 )
 PAUSED: Final = ("spare", "letters")
 """Queues that somebody pauses at times."""
@@ -56,6 +60,7 @@ RECORDS: Final[tuple[Record, ...]] = (
     Queue("news-b", LEASE, 8, ordered=True),
     Queue("bells", LEASE, 8),
     Queue("spare", LEASE, 8, purged=True),
+    Queue(TIGHT, LEASE, taken=True),
     Topic(TOPIC, ("news-a", "news-b")),
 )
 NAMES: Final = tuple(record.name for record in RECORDS if isinstance(record, Queue))
@@ -73,6 +78,8 @@ def policy(queue: str, attempts: int = 0, lease: int = LEASE) -> pb.QueuePolicy:
         made.dead_letters, made.dead_letter_queue = pb.DEAD_LETTERS_QUEUE, "letters"
     if queue == "spare":
         made.max_in_flight = 2
+    if queue == TIGHT:
+        made.max_backlog = BACKLOG
     return made
 
 
