@@ -38,6 +38,8 @@ class Limits:
     """Linearizable reads that wait at a time."""
     checkpoint_log: int = 32 * MIB
     """A checkpoint is due when the log behind the newest one is larger than this and than a quarter of the state."""
+    far_behind: int = 1_000
+    """Entries not applied yet, beyond which a node leaves office to others: it would lead, and take nothing."""
     hash_every: int = 256
     """Nodes compare their states after every so many entries."""
     handshakes: int = 64

@@ -68,7 +68,7 @@ class FollowerSide(SnapshotSide):
             self._follow(self.term, node)
         self._pre_votes, self._asking = set(), False
         self._contact = now
-        self._hollow_waits = 0
+        self._waits_for_others = 0
         self._waited_for_clock = False
         self._rearm(now)
 
@@ -160,4 +160,5 @@ class FollowerSide(SnapshotSide):
         reply.low_space = self.low_space
         reply.checkpoint_need = self.checkpoint_need
         reply.wants_snapshot = self.hollow and not self.installing
+        reply.far_behind = self.far_behind
         return self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), append_reply=reply))

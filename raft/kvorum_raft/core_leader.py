@@ -110,6 +110,8 @@ class LeaderSide(CoreState):
         to = self._successor() if node_id is None else Node(node_id)
         if to is None or to not in self._progress or not self._is_voter(to):
             raise ValueError(f"node {node_id} is not a voter" if node_id else "no other voter can take over")
+        if self._progress[to].unfit:
+            raise ValueError(f"node {to.id} has no state yet, or much to apply before it could lead: try again later")
         self.counters["transfers"] += 1
         self._transfer = Transfer(to, self._clock() + self._timing.election_max, callback)
         self._listener.role_changed()  # whoever proposes by itself must know, and begin again if it comes to nothing
@@ -124,12 +126,13 @@ class LeaderSide(CoreState):
         self._SyncObj__commandsWaitingCommit[index].append((self._SyncObj__raftCurrentTerm, callback))
 
     def _successor(self) -> Node | None:
-        """Who could lead best: has a state, did not fail to take over before, was heard lately, has most of the log."""
+        """Who could lead best: has a state and little to apply, did not fail to take over before, was heard lately, has
+        most of the log."""
         lately = self._clock() - self._timing.election_min
         found = [
             (node.id not in self._unable, progress.heard_at > lately, progress.match_index, node.id)
             for node, progress in self._progress.items()
-            if progress.voter and progress.connected and not progress.hollow
+            if progress.voter and progress.connected and not progress.unfit
         ]
         return Node(max(found)[-1]) if found else None
 
@@ -148,8 +151,8 @@ class LeaderSide(CoreState):
         )
 
     def _pass_on(self) -> None:
-        """A leader without a state makes somebody else's log complete, and lets it take over."""
-        if self.hollow and self._transfer is None and self._SyncObj__raftState == LEADER:
+        """A leader without a state, or with much to apply, makes somebody else's log complete, who then takes over."""
+        if self._transfer is None and self._SyncObj__raftState == LEADER:
             successor = self._successor()
             if successor is not None and self._progress[successor].match_index == self.journal.last_index:
                 self.transfer(successor.id, lambda error: None)
@@ -447,7 +450,7 @@ class LeaderSide(CoreState):
         elif self.low_on_space:
             self.low_on_space.discard(node_id)
         self._turns.heard(node_id, Need.received(reply.checkpoint_need))
-        progress.hollow = reply.wants_snapshot
+        progress.unfit = reply.wants_snapshot or reply.far_behind
         if reply.wants_snapshot and self.snapshots is not None:
             self.snapshots.needed_by(node)
         if progress.snapshotting and reply.match_index < self.journal.base_index:

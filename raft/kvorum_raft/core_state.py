@@ -112,7 +112,7 @@ class CoreState(Library):
         self._unable: set[str] = set()
         """Leader: who did not take over when asked."""
         self._configured_by: Entry | None = None
-        self._hollow_waits = 0
+        self._waits_for_others = 0
         self._resign = False
         self._round_times: dict[int, float] = {}
         self._newest_round = (0, 0.0)
@@ -130,7 +130,16 @@ class CoreState(Library):
         self.applied_bytes = 0
         self.counters = dict.fromkeys(
             (
-                *("elections", "pre_votes", "step_downs", "applied", "refusals", "installs", "transfers"),
+                *(
+                    "elections",
+                    "elections_left",
+                    "pre_votes",
+                    "step_downs",
+                    "applied",
+                    "refusals",
+                    "installs",
+                    "transfers",
+                ),
                 "leader_changes",
             ),
             0,
@@ -181,6 +190,12 @@ class CoreState(Library):
     def leader_id(self) -> str | None:
         leader = self._SyncObj__raftLeader
         return None if leader is None else leader.id
+
+    @property
+    def far_behind(self) -> bool:
+        """There is so much to apply that this node would lead for a while and take nothing: after a restart that built
+        its state anew, say."""
+        return self.journal.last_index - self._SyncObj__raftLastApplied > self._limits.far_behind
 
     @property
     def leads(self) -> bool:

@@ -21,8 +21,8 @@ class Progress:
     probing: bool = True
     probe_sent: bool = False
     commit_sent: int = 0
-    hollow: bool = False
-    """It has said that it has no state: it cannot lead."""
+    unfit: bool = False
+    """It has said that it cannot lead: it has no state, or much to apply."""
     connected: bool = False
     """Messages to it have a connection."""
     voter: bool = False

@@ -40,6 +40,8 @@ MAX_TERM_STEP: Final = 1 << 32
 
 _HOLLOW_WAITS: Final = 3
 """Election timeouts that a node without a state leaves to the others."""
+_WAITS_FAR_BEHIND: Final = 1
+"""Those that a node with much to apply leaves to them. If they have as much, none of them is to lose more time."""
 _FEW_ENTRIES: Final = 2
 """So many may be left unapplied for a moment."""
 _ANSWERS_TO_LEADERS: Final = ("append_reply", "snapshot_reply")
@@ -64,7 +66,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         if judge and self.configuration is not None:
             if self._SyncObj__raftState == LEADER:
                 self._judge_office(now)
-                if self.hollow:
+                if self.hollow or (not self.leads and self.far_behind):
                     self._pass_on()
                 if self._transfer is not None:
                     self._pursue_transfer(now)
@@ -105,10 +107,11 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         self._rearm(now)
         if not self._may_campaign():
             return
-        if self.installing or (self.hollow and self._hollow_waits < _HOLLOW_WAITS):
-            self._hollow_waits += 1
+        if self.installing or self._waits_for_others < self._waits_due():
+            self._waits_for_others += 1
+            self.counters["elections_left"] += 1
             self._set_leader(None)
-            return  # without a state it could serve nobody
+            return  # without a state, or with an old one, it could serve nobody
         if self.journal.unsynced_age(now) > self._timing.election_min:
             return  # its disk hangs: it could lead nobody
         if not self._waited_for_clock and self.entry_clock.own_clock_is_off(self._quorum()):
@@ -146,6 +149,12 @@ class SafeSyncObj(LeaderSide, FollowerSide):
         body = pb.RequestVote(last_index=self.journal.last_index, last_term=self.journal.last_term, transfer=transfer)
         for node in self._SyncObj__otherNodes:
             self._send(node, pb.Envelope(term=self.term, wall_ms=self.entry_clock.wall_ms(), request_vote=body))
+
+    def _waits_due(self) -> int:
+        """Election timeouts that this node leaves to the others."""
+        if self.hollow:
+            return _HOLLOW_WAITS
+        return _WAITS_FAR_BEHIND if self.far_behind and not self._enough(self._own_vote()) else 0
 
     def _may_campaign(self) -> bool:
         """A voter may; so may one that the newest configuration takes out while that is not committed, since nobody
@@ -261,7 +270,7 @@ class SafeSyncObj(LeaderSide, FollowerSide):
 
     def _take_over(self, node: Node) -> None:
         """The leader asks this node to lead."""
-        able = self.votes and not self.hollow and not self.installing
+        able = self.votes and not self.hollow and not self.installing and not self.far_behind
         if self._SyncObj__raftState == FOLLOWER and node == self._SyncObj__raftLeader and able:
             _log.info("node %s takes over from node %s", self.node_id, node.id)
             self._campaign(self._clock(), transfer=True)

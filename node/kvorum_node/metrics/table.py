@@ -92,6 +92,11 @@ RAFT: Final = (
     _g("raft_uncommitted_bytes", "raft.uncommitted_bytes", "bytes of the leader's entries that are not committed"),
     _c("raft_elections", "raft.elections", "times that this node has stood for election"),
     _c("raft_pre_votes", "raft.pre_votes", "times that this node has asked whether it could win one"),
+    _c(
+        "raft_elections_left",
+        "raft.elections_left",
+        "times that this node has left an election to others, since it had no state or much to apply",
+    ),
     _c("raft_step_downs", "raft.step_downs", "times that this node has left office"),
     _c("raft_leadership_transfers", "raft.transfers", "times that this node began to hand its office over"),
     _c("raft_append_refusals", "raft.refusals", "appends that a follower refused because its log differed"),

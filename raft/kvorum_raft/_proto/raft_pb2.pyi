@@ -230,7 +230,7 @@ class Append(_message.Message):
     def __init__(self, prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., commit_index: _Optional[int] = ..., round: _Optional[int] = ..., urgent: _Optional[bool] = ..., time_ms: _Optional[int] = ..., median_ms: _Optional[int] = ..., entries: _Optional[_Iterable[bytes]] = ..., checkpoint_turn: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round", "wants_snapshot", "low_space", "checkpoint_need")
+    __slots__ = ("success", "match_index", "prev_index", "hint_index", "round", "wants_snapshot", "low_space", "checkpoint_need", "far_behind")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +239,7 @@ class AppendReply(_message.Message):
     WANTS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     LOW_SPACE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_NEED_FIELD_NUMBER: _ClassVar[int]
+    FAR_BEHIND_FIELD_NUMBER: _ClassVar[int]
     success: bool
     match_index: int
     prev_index: int
@@ -247,7 +248,8 @@ class AppendReply(_message.Message):
     wants_snapshot: bool
     low_space: bool
     checkpoint_need: int
-    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ..., wants_snapshot: _Optional[bool] = ..., low_space: _Optional[bool] = ..., checkpoint_need: _Optional[int] = ...) -> None: ...
+    far_behind: bool
+    def __init__(self, success: _Optional[bool] = ..., match_index: _Optional[int] = ..., prev_index: _Optional[int] = ..., hint_index: _Optional[int] = ..., round: _Optional[int] = ..., wants_snapshot: _Optional[bool] = ..., low_space: _Optional[bool] = ..., checkpoint_need: _Optional[int] = ..., far_behind: _Optional[bool] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ()

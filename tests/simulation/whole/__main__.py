@@ -58,6 +58,7 @@ MINIMUM = {
     "wipe": 0.05,
     "rot": 0.03,
     "hollow starts": 0.01,
+    "elections left to others": 0.05,
     "copy_folder": 0.02,
     "doubles": 0.01,
     "back_up": 0.2,

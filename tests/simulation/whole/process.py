@@ -275,6 +275,7 @@ COUNTED = {
     "checkpoints": "checkpoints made",
     "checkpoint_failures": "checkpoint failures",
     "installs": "snapshots installed",
+    "elections_left": "elections left to others",
 }
 
 

@@ -137,6 +137,8 @@ class Schedule:
         if self.troubles.plot == "old_snapshot":  # which waits for two checkpoints
             slowness = 0.02
         narrow = rng.random() < 0.3
+        if rng.random() < 0.2:  # applying takes no time here, so a single entry is much
+            limits = replace(limits, far_behind=0)
         bounds = rng.choice(BOUNDS)
         for machine in [*self.machines, self.double]:
             machine.timing, machine.limits, machine.watches = timing, limits, settings.watches
