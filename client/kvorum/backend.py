@@ -49,6 +49,21 @@ class PointReader(Protocol):
         ...
 
 
+class Carrier(Protocol):
+    """What a backend may have besides: it tells nodes which operations belong to a trace."""
+
+    def carry(self, current: Callable[[], str]) -> None:
+        """`current` is asked in each call of `read`, `write` and `queue_call`: the W3C traceparent of its caller; empty
+        if there is none, or its trace is not sampled.
+        """
+        ...
+
+    @property
+    def carries(self) -> bool:
+        """Whether the node that is connected now wants to know."""
+        ...
+
+
 class Backend(Protocol):
     """All times are seconds; `timeout` is the whole call's."""
 

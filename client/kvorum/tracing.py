@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
-from kvorum.backend import Backend, Consumer, WriteOutcome
+from kvorum.backend import Backend, Carrier, Consumer, WriteOutcome
+from kvorum.entry import packed
 from kvorum.errors import KvorumError
 
 if TYPE_CHECKING:
@@ -52,6 +53,16 @@ def is_tracing() -> bool:
     except ImportError:
         return False
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
+def current_traceparent() -> str:
+    """The W3C traceparent of the current span; empty if it is not sampled, or there is none."""
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    if not (context.is_valid and context.trace_flags.sampled):
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 class Tracing:
@@ -117,6 +128,11 @@ class TracedBackend:
     def __init__(self, inner: Backend, spans: Tracing) -> None:
         self._inner = inner
         self._spans = spans
+        self._carrier: Carrier | None = None
+        """The inner one, if it tells nodes who traces."""
+        if hasattr(inner, "carry"):
+            self._carrier = cast("Carrier", inner)
+            self._carrier.carry(current_traceparent)
         point = getattr(inner, "point", None)
         if point is not None:
             self._inner_point: Callable[..., Awaitable[bytes]] = point
@@ -124,7 +140,12 @@ class TracedBackend:
         """As the inner one has it, or not."""
 
     async def _point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
-        with self._spans.call("get"):
+        with self._spans.call("get") as span:
+            carrier = self._carrier
+            if carrier is not None and carrier.carries and span.get_span_context().trace_flags.sampled:
+                # What travels together has no span of its own: this one travels for itself.
+                read = pb.Read(keys=(key,), consistency=consistency, max_age_ms=max_age_ms)
+                return packed((await self._inner.read(read, timeout=timeout)).entries[0])
             return await self._inner_point(key, consistency, max_age_ms, timeout=timeout)
 
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:

@@ -19,6 +19,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import Consumer, WriteOutcome
 from kvorum.cluster import Address, ClusterBackend
+from kvorum.tracing import current_traceparent
 
 from .access import INSIDER, Caller
 from .lists import ListJob
@@ -337,6 +338,8 @@ class Front:
 
     async def _open(self) -> ClusterBackend:
         client = self._connect(self._addresses, token=self._token) if self._token else self._connect(self._addresses)
+        if self._service.tracing is not None:
+            client.carry(current_traceparent)
         await client.open(CONNECT_TIMEOUT)
         return client
 

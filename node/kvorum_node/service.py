@@ -39,7 +39,7 @@ from .slow import Facts, SlowLog, milliseconds, of_writes
 from .store import Store
 from .sweeper import Sweeper
 from .timers import Timers
-from .tracing import node_tracing
+from .tracing import NO_TRACES, node_tracing
 from .watches import ChangeHub, Watch
 
 logger = logging.getLogger("kvorum.node")
@@ -377,6 +377,7 @@ class NodeService:
         outcomes = self.proposer.outcomes
         figures["write_conflicts"] = outcomes[pb.OUTCOME_CHECK_FAILED]
         figures["write_stale_leases"] = outcomes[pb.OUTCOME_STALE_LEASE]
+        figures.update(NO_TRACES if self.tracing is None else self.tracing.statistics())
         figures["corruptions"] = bool(self.reads.damage) + bool(self.lists.damage)
         for more in self._more_statistics:
             figures.update(more())

@@ -69,6 +69,17 @@ SEEDS = [
     ),
     _cut(
         pb.ClientFrame(
+            reads=[pb.Read(id=1, keys=[b"k"])],
+            traces=[
+                pb.Trace(traceparent=f"00-{'a' * 32}-{'b' * 16}-01", read=1),
+                pb.Trace(traceparent="00-", write=1),
+                pb.Trace(queue_call=9),
+                pb.Trace(),
+            ],
+        )
+    ),
+    _cut(
+        pb.ClientFrame(
             watches=[
                 pb.StartWatch(id=1, keys=[b"k", b"k"]),
                 pb.StartWatch(id=2, start=b"a", end=b"z", since=bytes(10)),

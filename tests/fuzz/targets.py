@@ -23,6 +23,7 @@ TARGETS: Final = (
     "frames",
     "archived",
     "tokens",
+    "traceparent",
 )
 
 

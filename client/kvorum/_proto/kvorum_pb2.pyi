@@ -1147,8 +1147,20 @@ class QueueReply(_message.Message):
     identity: Identity
     def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., message: _Optional[str] = ..., count: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[MessageInfo, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[ScheduleInfo, _Mapping]]] = ..., after: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TokenInfo, _Mapping]]] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ...) -> None: ...
 
+class Trace(_message.Message):
+    __slots__ = ("traceparent", "write", "read", "queue_call")
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CALL_FIELD_NUMBER: _ClassVar[int]
+    traceparent: str
+    write: int
+    read: int
+    queue_call: int
+    def __init__(self, traceparent: _Optional[str] = ..., write: _Optional[int] = ..., read: _Optional[int] = ..., queue_call: _Optional[int] = ...) -> None: ...
+
 class ClientFrame(_message.Message):
-    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls", "point_reads")
+    __slots__ = ("hello", "writes", "reads", "watches", "stop_watches", "open_session", "consumers", "stop_consumers", "started", "goodbye", "ping", "queue_calls", "point_reads", "traces")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
@@ -1162,6 +1174,7 @@ class ClientFrame(_message.Message):
     PING_FIELD_NUMBER: _ClassVar[int]
     QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
     POINT_READS_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     writes: WriteGroup
     reads: _containers.RepeatedCompositeFieldContainer[Read]
@@ -1175,21 +1188,24 @@ class ClientFrame(_message.Message):
     ping: int
     queue_calls: _containers.RepeatedCompositeFieldContainer[QueueCall]
     point_reads: _containers.RepeatedCompositeFieldContainer[PointReads]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ..., queue_calls: _Optional[_Iterable[_Union[QueueCall, _Mapping]]] = ..., point_reads: _Optional[_Iterable[_Union[PointReads, _Mapping]]] = ...) -> None: ...
+    traces: _containers.RepeatedCompositeFieldContainer[Trace]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., writes: _Optional[_Union[WriteGroup, _Mapping]] = ..., reads: _Optional[_Iterable[_Union[Read, _Mapping]]] = ..., watches: _Optional[_Iterable[_Union[StartWatch, _Mapping]]] = ..., stop_watches: _Optional[_Iterable[int]] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[StartConsumer, _Mapping]]] = ..., stop_consumers: _Optional[_Iterable[int]] = ..., started: _Optional[_Iterable[_Union[Started, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ping: _Optional[int] = ..., queue_calls: _Optional[_Iterable[_Union[QueueCall, _Mapping]]] = ..., point_reads: _Optional[_Iterable[_Union[PointReads, _Mapping]]] = ..., traces: _Optional[_Iterable[_Union[Trace, _Mapping]]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "node_id", "leader", "point_reads")
+    __slots__ = ("protocol", "cluster_id", "node_id", "leader", "point_reads", "traces")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     POINT_READS_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: bytes
     node_id: str
     leader: Leader
     point_reads: bool
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., point_reads: _Optional[bool] = ...) -> None: ...
+    traces: bool
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[Leader, _Mapping]] = ..., point_reads: _Optional[bool] = ..., traces: _Optional[bool] = ...) -> None: ...
 
 class Leader(_message.Message):
     __slots__ = ("node_id", "address", "term")

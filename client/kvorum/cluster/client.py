@@ -27,6 +27,7 @@ from kvorum.cluster.points import Batch, Points
 from kvorum.cluster.reads import PendingRead, Reads, RowPromise
 from kvorum.cluster.returns import Returns
 from kvorum.cluster.route import Address, Route, name
+from kvorum.cluster.traces import Submit, Traces
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
 from kvorum.durations import shown_seconds
@@ -67,6 +68,9 @@ class ClusterBackend:
         self._watches = Watches(loop)
         self._returns = Returns(loop, self.write, lambda: self._closed)
         self._consumers = Consumers(self._counters, self._wake, self._returns.give_back, self._keep_leases, loop.time)
+        self._submit_write: Submit[PendingWrite] = self._writes.submit
+        self._submit_read: Submit[PendingRead] = self._reads.submit
+        self._submit_call: Submit[PendingCall] = self._calls.submit
         self._write_deadlines: Deadlines[PendingWrite] = Deadlines(loop, self._write_expired)
         self._read_deadlines: Deadlines[PendingRead] = Deadlines(loop, self._read_expired)
         self._batch_deadlines: Deadlines[Batch] = Deadlines(loop, self._batch_expired)
@@ -102,6 +106,20 @@ class ClusterBackend:
             led=self._keep_leases,
         )
 
+    def carry(self, current: Callable[[], str]) -> None:
+        """See `Carrier.carry`; once, before the first call."""
+        traces = Traces(current)
+        self._submit_write = traces.noting_writes(self._writes.submit)
+        self._submit_read = traces.noting_reads(self._reads.submit)
+        self._submit_call = traces.noting_calls(self._calls.submit)
+        self._keeper.trace(traces)
+
+    @property
+    def carries(self) -> bool:
+        """See `Carrier.carries`."""
+        traces = self._keeper.traces
+        return traces is not None and traces.wanted
+
     async def open(self, timeout: float) -> None:
         """Start, and wait until a node answers. Errors: ConnectFailed, WrongCluster."""
         begun = self._loop.time()
@@ -136,7 +154,7 @@ class ClusterBackend:
         self._check_usable()
         loop = self._loop
         promise: asyncio.Future[WriteOutcome] = loop.create_future()
-        pending = self._writes.submit(op, promise, timeout)
+        pending = self._submit_write(op, promise, timeout)
         bucket = self._write_deadlines.add(loop.time() + timeout, pending)
         self._keeper.wake()
         try:
@@ -154,7 +172,7 @@ class ClusterBackend:
         promise: asyncio.Future[pb.ReadResult] = self._loop.create_future()
         if read.consistency != pb.CONSISTENCY_STRONG and read.min_versionstamp < self._keeper.newest:
             read.min_versionstamp = self._keeper.newest
-        pending = self._reads.submit(read, promise, timeout)
+        pending = self._submit_read(read, promise, timeout)
         bucket = self._read_deadlines.add(self._loop.time() + timeout, pending)
         self._wake()
         try:
@@ -181,7 +199,7 @@ class ClusterBackend:
         """See `Backend.queue_call`."""
         self._check_usable()
         promise: asyncio.Future[pb.QueueReply] = self._loop.create_future()
-        pending = self._calls.submit(call, promise, timeout)
+        pending = self._submit_call(call, promise, timeout)
         bucket = self._call_deadlines.add(self._loop.time() + timeout, pending)
         self._wake()
         try:

@@ -26,6 +26,7 @@ from kvorum.cluster.counters import Counters
 from kvorum.cluster.points import FULL, Points
 from kvorum.cluster.reads import Reads
 from kvorum.cluster.route import Address, Route, name, parse
+from kvorum.cluster.traces import Traces
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import Writes
 from kvorum.rights import refused
@@ -121,6 +122,10 @@ class Keeper:
         self._loop = loop
         self._route = route
         self._under_way = under_way
+        self.traces: Traces | None = None
+        """None unless the program traces."""
+        self._node_traces = False
+        """The node that was connected last traces as well."""
         self._writes = under_way.writes
         self._reads = under_way.reads
         self._points = under_way.points
@@ -188,6 +193,11 @@ class Keeper:
     def stopped(self) -> bool:
         """It is over, by `stop` or by a fault of this package."""
         return self._stopping
+
+    def trace(self, traces: Traces) -> None:
+        """Tell nodes that trace which operations belong to which trace."""
+        traces.wanted = self._node_traces
+        self.traces = traces
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -284,6 +294,9 @@ class Keeper:
         self._node_id = reply.node_id
         self._route.met(connection.address, reply.node_id)
         self._points.known = reply.point_reads
+        self._node_traces = reply.traces
+        if self.traces is not None:
+            self.traces.wanted = reply.traces
         self._worked = False
         self._leader_is(frame.leader if frame.HasField("leader") else reply.leader)
         self.connected.set()
@@ -360,6 +373,8 @@ class Keeper:
             count += writes.fill(frame, room - count)
         if not count and room == limits.MAX_FRAME_OPERATIONS:
             return False
+        if self.traces is not None:
+            self.traces.fill(frame, writes.live)
         self._counters.frames += 1
         self._counters.operations += count
         return True

@@ -218,6 +218,10 @@ class Writes:
         """Refused writes wait for `retry_refused`."""
         return bool(self._later)
 
+    def live(self, seq: int) -> PendingWrite | None:
+        """The unanswered write that has a number in the current session."""
+        return None if self._session is None else self._session.live.get(seq)
+
     def session_opened(self, session_id: bytes) -> None:
         """A new session is there; writes may go."""
         self._counters.sessions += 1

@@ -16,6 +16,7 @@ from ..store.rights import RECEIVE, for_queue
 from .endings import ProtocolError
 from .guard import StreamGuard
 from .outbox import ENDED_CONSUMERS, QUEUE_REPLIES, Outbox
+from .traces import FrameTraces
 
 MAX_CONSUMERS = 1_000
 MAX_QUEUE_CALLS = 16
@@ -135,13 +136,14 @@ class StreamQueues:
 
     # ---- calls
 
-    def call(self, request: pb.QueueCall) -> None:
+    def call(self, request: pb.QueueCall, traces: FrameTraces | None) -> None:
         """Take a call about queues."""
         if len(self._calls) >= MAX_QUEUE_CALLS:
             message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
             self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
             return
-        call = self._service.calls.submit(request, self._answered, self._guard.caller)
+        answered = self._answered if traces is None else traces.call(request, self._answered)
+        call = self._service.calls.submit(request, answered, self._guard.caller)
         if not call.ended:
             self._calls.add(call)
 

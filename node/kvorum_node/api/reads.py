@@ -16,6 +16,7 @@ from ..store.rights import for_keys, for_read
 from .endings import ResumableError
 from .guard import StreamGuard
 from .outbox import FRAME_TARGET, POINTS, READS, Outbox
+from .traces import FrameTraces
 
 MAX_LISTS = 1_000
 """Lists under way on one stream."""
@@ -48,7 +49,7 @@ class StreamReads:
             job.cancel()
         self._lists.clear()
 
-    def take(self, reads: Any) -> None:
+    def take(self, reads: Any, traces: FrameTraces | None) -> None:
         """The reads of a frame. Raises ResumableError."""
         if self._stalled_keys > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
@@ -59,11 +60,15 @@ class StreamReads:
                 for read in reads:
                     self._answer(_denied(read, (pb.READ_STATUS_OVERLOADED, over)))
             else:
-                self._service.reads.submit([self._judged(read) for read in reads])
+                self._submit([self._judged(read) for read in reads], traces)
             return
-        self._service.reads.submit(
-            [PendingRead(read, self._answer, self._take_slice, self._has_room) for read in reads]
-        )
+        self._submit([PendingRead(read, self._answer, self._take_slice, self._has_room) for read in reads], traces)
+
+    def _submit(self, items: list[PendingRead], traces: FrameTraces | None) -> None:
+        if traces is not None:
+            for item in items:
+                traces.read(item)
+        self._service.reads.submit(items)
 
     def take_points(self, reads: Any) -> None:
         """The reads of one key each. Raises ResumableError."""

@@ -8,6 +8,7 @@ stream ends at worst: everything that it registered is taken back in `close`.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -18,7 +19,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import Unauthenticated
 
 from ..admission import refuse_all
-from ..service import NodeService
+from ..service import Answer, NodeService
 from ..watches import Watch
 from .endings import ProtocolError, ResumableError
 from .guard import StreamGuard
@@ -26,6 +27,7 @@ from .outbox import FRAME_TARGET, RESULTS, Outbox
 from .queues import StreamQueues
 from .reads import StreamReads
 from .sessions import SESSION_SIZE, StreamSession
+from .traces import FrameTraces, StreamTraces
 from .watches import StreamWatches
 
 logger = logging.getLogger("kvorum.api")
@@ -63,6 +65,8 @@ class Stream:
         self._session = StreamSession(service, outbox, guard, self._queues)
         self._watches = StreamWatches(service, outbox, guard)
         self._reads = StreamReads(service, outbox, guard)
+        tracing = service.tracing
+        self._traces = None if tracing is None else StreamTraces(service, tracing, node_id)
         self._stop_listening: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -108,6 +112,8 @@ class Stream:
         self._guard.close()
         self._queues.close()
         self._session.close()
+        if self._traces is not None:
+            self._traces.close()
 
     # ---- the two loops
 
@@ -211,7 +217,14 @@ class Stream:
                 raise ResumableError(too_many)
         leader = self._service.leader
         self._outbox.put_hello(
-            pb.HelloReply(protocol=PROTOCOL, cluster_id=own, node_id=self._node_id, leader=leader, point_reads=True)
+            pb.HelloReply(
+                protocol=PROTOCOL,
+                cluster_id=own,
+                node_id=self._node_id,
+                leader=leader,
+                point_reads=True,
+                traces=self._traces is not None,
+            )
         )
         self._stop_listening = self._service.on_leader(self._leader_changed)
         if hello.session:
@@ -223,7 +236,7 @@ class Stream:
         if len(fields) == 1:  # mostly: to ask for all the others takes 2.5 µs
             field, content = fields[0]
             if field.number == _WRITES:
-                self._take_writes(content)
+                self._take_writes(content, self._answer)
                 return
             if field.number == _POINTS:
                 self._reads.take_points(content)
@@ -234,55 +247,60 @@ class Stream:
         if frame.HasField("hello"):
             raise ProtocolError("hello is said once")
         self._session.look_again()
+        traces = self._traces.of(frame) if frame.traces and self._traces is not None else None
         # Reads first: what asks the followers whether this node still leads then goes with the entry, and is no message
         # of its own.
         if frame.reads:
-            self._reads.take(frame.reads)
+            self._reads.take(frame.reads, traces)
         if frame.point_reads:
             self._reads.take_points(frame.point_reads)
         if frame.HasField("writes"):
-            self._take_writes(frame.writes)
+            if traces is None:
+                self._take_writes(frame.writes, self._answer)
+            else:
+                traces.write(frame.writes, self._answer, partial(self._take_writes, frame.writes))
         if frame.HasField("open_session"):
             self._session.open(frame.open_session)
         for start in frame.watches:
             self._watches.start(start)
         for number in frame.stop_watches:
             self._watches.stop(number)
+        self._take_queues(frame, traces)
+        if frame.ping:
+            self._outbox.put_pong(frame.ping)
+
+    def _take_queues(self, frame: pb.ClientFrame, traces: FrameTraces | None) -> None:
         for request in frame.consumers:
             self._queues.start(request, later=bool(self._session.claimed))
         for number in frame.stop_consumers:
             self._queues.stop(number)
         for call in frame.queue_calls:
-            self._queues.call(call)
+            self._queues.call(call, traces)
         for report in frame.started:
             self._service.delivery.started(self._session.id, report.consumer, report.lease_ids)
         if frame.HasField("goodbye"):
             self._queues.goodbye(self._session.id, release=frame.goodbye.release)
-        if frame.ping:
-            self._outbox.put_pong(frame.ping)
 
-    def _take_writes(self, group: pb.WriteGroup) -> None:
+    def _take_writes(self, group: pb.WriteGroup, answer: Answer) -> None:
         session = group.session
         if session != self._session.id or not session:
             if len(session) != SESSION_SIZE:
-                answer = refuse_all(
-                    group, pb.OUTCOME_INVALID, f"a session id has {SESSION_SIZE} bytes, got {len(session)}"
-                )
-                self._answer(answer)
+                text = f"a session id has {SESSION_SIZE} bytes, got {len(session)}"
+                answer(refuse_all(group, pb.OUTCOME_INVALID, text))
                 return
             self._session.use(session)
         if not self._service.consensus.is_leader:
-            self._answer(refuse_all(group, pb.OUTCOME_NOT_LEADER))
+            answer(refuse_all(group, pb.OUTCOME_NOT_LEADER))
             return
         try:
             principal = self._service.access.stamp(self._guard.caller)
         except Unauthenticated as error:
-            self._answer(refuse_all(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
+            answer(refuse_all(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
             return
         if principal and (over := self._service.access.over(self._guard.caller, len(group.writes))):
-            self._answer(refuse_all(group, pb.OUTCOME_OVERLOADED, over))
+            answer(refuse_all(group, pb.OUTCOME_OVERLOADED, over))
             return
-        self._service.write(group, self._answer, principal)
+        self._service.write(group, answer, principal)
 
     def _answer(self, answer: pb.ResultGroup) -> None:
         if self._stop_listening is None:
@@ -320,6 +338,7 @@ def _check_size(frame: pb.ClientFrame) -> None:
     operations = len(frame.writes.writes) + len(frame.reads) + len(frame.watches) + len(frame.stop_watches)
     operations += sum(len(points.keys) for points in frame.point_reads)
     operations += len(frame.consumers) + len(frame.stop_consumers) + len(frame.started) + len(frame.queue_calls)
+    operations = max(operations, len(frame.traces))  # each is of an operation
     if operations > limits.MAX_FRAME_OPERATIONS:
         raise ProtocolError(
             f"a frame has at most {limits.MAX_FRAME_OPERATIONS:,} operations (MAX_FRAME_OPERATIONS), got {operations:,}"

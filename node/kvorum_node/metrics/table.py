@@ -259,6 +259,9 @@ API: Final = (
     _g("api_kv_connect_request_bytes", "node.kv_connect_request_bytes", "bytes of requests that are held"),
     _g("api_kv_connect_answer_bytes", "node.kv_connect_answer_bytes", "bytes of answers that are held"),
     _c("api_slow_operations", "node.slow_operations", "operations slower than `slow_operation_ms`"),
+    _g("api_traces_followed", "node.traces_followed", "operations under way that get a span when they are answered"),
+    _c("api_traces_dropped", "node.traces_dropped", "operations without a span, as too many were followed"),
+    _c("api_traces_malformed", "node.traces_malformed", "trace contexts that made no sense and were left aside"),
 )
 
 AUTH: Final = (

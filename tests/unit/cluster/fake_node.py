@@ -217,6 +217,7 @@ class FakeNode:
         self.frames: list[pb.ClientFrame] = []
         self.streams: list[FakeStream] = []
         self.knows_points = True
+        self.traces = False
         self.thawed = asyncio.Event()
         self.thawed.set()
         self._server: grpc.aio.Server | None = None
@@ -300,6 +301,7 @@ class FakeNode:
                         node_id=self.id,
                         leader=self.state.hint(),
                         point_reads=self.knows_points,
+                        traces=self.traces,
                     )
                     stream.send(self.greet(frame.hello) if self.greet else pb.ServerFrame(hello=reply))
                     continue
