@@ -287,6 +287,7 @@ def _raft_config(config: NodeConfig, timing: Timing, tls: PeerTls | None) -> Raf
         data_version=DATA_VERSION,
         timing=timing,
         tls=tls,
+        tls_required=config.peer_tls == "require",
         limits=Limits(checkpoint_log=config.checkpoint_log_mb << 20),
     )
 

@@ -84,6 +84,8 @@ class NodeConfig:
     peer_cert: Path | None
     peer_key: Path | None
     peer_ca: Path | None
+    peer_tls: str
+    """`require` or `prefer`; means nothing without `peer_cert`."""
     insecure: bool
     archive: Path | None
     archive_every_s: int
@@ -305,6 +307,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("peer_key", _text, None, "PEM file with its key"),
     Setting("peer_ca", _text, None, "PEM file of the CA whose certificates nodes show each other"),
     Setting(
+        "peer_tls",
+        _choice("require", "prefer"),
+        None,
+        "require, or prefer: speak TLS with peers that do, and in clear with others, while a running cluster changes"
+        " from the one to the other (default: require, where there are certificates)",
+    ),
+    Setting(
         "insecure",
         _truth,
         False,
@@ -453,6 +462,9 @@ def _check_tls(values: dict[str, Any]) -> None:
             raise ConfigurationError(
                 f"{there} without {' and '.join(lacking)}: TLS with {what} needs {', '.join(names)}"
             )
+    if values["peer_tls"] is not None and values["peer_cert"] is None:
+        raise ConfigurationError(f"peer_tls = {values['peer_tls']} without peer_cert, peer_key and peer_ca")
+    values["peer_tls"] = values["peer_tls"] or "require"
     for name in ("tls_client_ca", "tls_ca"):
         if values[name] is not None and values["tls_cert"] is None:
             raise ConfigurationError(f"{name} without tls_cert and tls_key: the node's ports speak no TLS")

@@ -127,6 +127,13 @@ def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
         found.append(
             ("insecure is set: who reaches its ports may do everything", "set up TLS and tokens: docs/security.md")
         )
+    if config.peer_tls == "prefer":
+        found.append(
+            (
+                "peer_tls is prefer: whoever reaches the peer port may speak for a node",
+                "when no node has clear connections left, set it to require: docs/security.md",
+            )
+        )
     if config.log_level == "debug":
         found.append(("log_level is debug, which is slow", "use info"))
     if not config.scrub_interval_s:

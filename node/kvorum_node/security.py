@@ -44,7 +44,14 @@ def _check_tokens(config: "NodeConfig") -> None:
 
 
 def _check_peers(config: "NodeConfig") -> None:
-    if config.peer_cert is None and not is_loopback(config.peer_listen):
+    if is_loopback(config.peer_listen):
+        return
+    if config.peer_tls == "prefer":
+        raise ConfigurationError(
+            f"peer_listen is {config.peer_listen}, which others than this machine reach, and peer_tls = prefer answers"
+            f" peers without TLS too: set it to require, {_INSTEAD}"
+        )
+    if config.peer_cert is None:
         raise ConfigurationError(
             f"peer_listen is {config.peer_listen}, which others than this machine reach, without TLS: set peer_cert,"
             f" peer_key and peer_ca (`kvorum certs` makes them), listen on 127.0.0.1, {_INSTEAD}"

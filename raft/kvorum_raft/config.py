@@ -103,6 +103,8 @@ class RaftConfig:
     """Address space of the log's LMDB environment; never grown at run time."""
     tls: PeerTls | None = None
     """None: peers are spoken to in clear."""
+    tls_required: bool = True
+    """False: with `tls`, peers that speak none are spoken to in clear all the same (`peer_security`)."""
 
     @property
     def own(self) -> Member:

@@ -91,6 +91,11 @@ class Connection(asyncio.Protocol):
         self._names: frozenset[str] | None = None
         """Nodes that the other side's certificate names; None without TLS."""
 
+    @property
+    def is_clear(self) -> bool:
+        """Without TLS."""
+        return self._names is None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # not isinstance: uvloop's transports have the methods of asyncio.Transport, but do not inherit from it
         self._transport = cast("asyncio.Transport", transport)
@@ -228,7 +233,15 @@ class Dialled(Connection):
         super().__init__(host)
         self.node_id = node_id
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.is_refused = False
+        """The other side ended it without a word. That is what becomes of TLS with somebody who does not accept our
+        certificate: with TLS 1.3 our handshake is done before the other side has judged it."""
+        self._is_answered = self._is_given_up = False
         self._meeting = meeting
+
+    def abort(self) -> None:
+        self._is_given_up = True
+        super().abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -241,8 +254,8 @@ class Dialled(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         was_open = self.is_open
         super().connection_lost(exc)
+        self.is_refused = not (self._is_answered or self._is_given_up)
         if isinstance(exc, ssl.SSLError) and self.hello is None:
-            # With TLS 1.3 our handshake is done before the other side has judged our certificate.
             self._host.tls_failed(self.where, reason(exc))
         if was_open:
             self._lost()
@@ -250,6 +263,7 @@ class Dialled(Connection):
             self.ended.set_result(was_open)
 
     def _received(self, envelope: pb.Envelope, size: int) -> None:
+        self._is_answered = True
         body = envelope.WhichOneof("body")
         if body == "reject":
             self._rejected(envelope.reject)

@@ -1,9 +1,10 @@
-"""A port that speaks TLS and nothing else: how connections are taken, and how many may be on their way in.
+"""A port that speaks TLS, and nothing else unless told to: how connections are taken, and how many may be on their way.
 
 asyncio's own server begins a handshake for whoever connects, whatever their number, and tells nobody how they ended.
 Here connections that have not shaken hands are counted, few of them are worked on at a time (rules J1: a handshake is
 half a millisecond of the loop that consensus lives in), each has a time limit, and if there are too many the oldest
-goes: an honest one takes milliseconds. What does not begin as TLS does is closed unread.
+goes: an honest one takes milliseconds. What does not begin as TLS does is closed unread, but for ports that also take
+clear connections.
 """
 
 import asyncio
@@ -28,12 +29,13 @@ Report = Callable[[str, str, str], None]
 
 
 class TlsPort:
-    """`start`, `close`, `wait_closed`. `protocol` makes an asyncio protocol, which is told of a connection when its
-    handshake is done; `context` is asked for each.
+    """`start` (or `bind`, and later `take`), `close`, `wait_closed`. `protocol` makes an asyncio protocol, which is
+    told of a connection when its handshake is done; `context` is asked for each.
 
     `patience` is seconds for a handshake, `half_open` how many connections may be without one. `report` is called with
     where from, a kind that is one of a few, and a sentence. `plain_answer` is what a client gets that begins with a
-    letter.
+    letter. `in_clear` makes the protocol of connections that do not begin as TLS does; without it they are closed
+    unread.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TlsPort:
         half_open: int,
         report: Report,
         plain_answer: bytes = b"",
+        in_clear: Callable[[], asyncio.Protocol] | None = None,
         farewell: float = SHUTDOWN_TIMEOUT,
     ) -> None:
         """`farewell`: seconds that what is still to be sent, and the other side's end, may take when one is closed."""
@@ -55,6 +58,7 @@ class TlsPort:
         self._half_open = half_open
         self._report = report
         self._plain_answer = plain_answer
+        self._in_clear = in_clear
         self._working = asyncio.Semaphore(AT_ONCE)
         self._sockets: list[socket.socket] = []
         self._takers: list[asyncio.Task[None]] = []
@@ -65,6 +69,11 @@ class TlsPort:
 
     async def start(self, host: str | None, port: int, backlog: int) -> None:
         """Bind, and take connections. Raises OSError."""
+        await self.bind(host, port, backlog)
+        self.take()
+
+    async def bind(self, host: str | None, port: int, backlog: int) -> None:
+        """Whoever connects waits until connections are taken. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -73,6 +82,10 @@ class TlsPort:
         except OSError:
             self.close()
             raise
+
+    def take(self) -> None:
+        """Take connections, from now on."""
+        loop = asyncio.get_running_loop()
         self._takers = [loop.create_task(self._take(listener)) for listener in self._sockets]
 
     def close(self) -> None:
@@ -144,6 +157,10 @@ class TlsPort:
             connection.setblocking(False)
             async with asyncio.timeout_at(deadline):
                 first = await _first_byte(connection)
+                if first not in (None, _HANDSHAKE) and self._in_clear is not None:
+                    newcomer.connection = None
+                    await asyncio.get_running_loop().connect_accepted_socket(self._in_clear, connection)
+                    return
                 if first != _HANDSHAKE:
                     self._refuse_plain(connection, where, first)
                     return

@@ -23,13 +23,13 @@ from pysyncobj.transport import Transport
 
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.config import RaftConfig, split_address
-from kvorum_raft.connection import Dialled, Inbound, Meeting, Outbound
+from kvorum_raft.connection import Inbound, Meeting, Outbound
 from kvorum_raft.errors import ConfigurationError, ProtocolError, Refused
 from kvorum_raft.identity import GENERATION_ID_SIZE
 from kvorum_raft.peer import Peer
+from kvorum_raft.peer_security import PeerSecurity, is_without_handshake
 from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.seams import Member
-from kvorum_raft.tls import SHUTDOWN_TIMEOUT
 from kvorum_raft.tls_port import TlsPort, reason
 
 _HOLD_ELECTIONS: Final = 3
@@ -76,6 +76,12 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         self._filed = {member.node_id: member.peer_address for member in config.peers}
         self._peers: dict[str, Peer] = {}
         self._leaving: dict[asyncio.Task[None], None] = {}
+        self._security = PeerSecurity(
+            config.tls,
+            required=config.tls_required,
+            patience=config.timing.handshake,
+            half_open=config.limits.handshakes,
+        )
         self._server: asyncio.Server | TlsPort | None = None
         self._strangers: dict[Inbound, None] = {}
         self._meetings: dict[Meeting, None] = {}
@@ -85,7 +91,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         self.counters = dict.fromkeys(
             (
                 *("frames_in", "frames_out", "bytes_in", "bytes_out", "bad_inputs", "rejects", "connects"),
-                *("disconnects", "wrong_names", "tls_dials_failed"),
+                *("disconnects", "wrong_names", "tls_dials_failed", "clear_connects"),
             ),
             0,
         )
@@ -96,28 +102,25 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
 
     async def bind(self) -> None:
         """Take the port; nobody is answered yet. Raises ConfigurationError if the address cannot be bound."""
-        loop = asyncio.get_running_loop()
-        self._quiet = QuietLog(_log, loop.time)
+        self._quiet = QuietLog(_log, asyncio.get_running_loop().time)
         address = self._config.listen or self._config.own.peer_address
         host, port = split_address(address)
+        if self._security.is_preferred:
+            _log.warning(
+                "peer_tls is prefer: peers without TLS are answered too, and nobody is kept out; set it to require when"
+                " no node has clear connections left"
+            )
         try:
-            if self._config.tls is None:
-                self._server = await loop.create_server(lambda: Inbound(self), host or None, port, backlog=_BACKLOG)
-            else:
-                self._server = TlsPort(
-                    lambda: Inbound(self),
-                    self._config.tls.server,
-                    patience=self.handshake_timeout,
-                    half_open=self._config.limits.handshakes,
-                    report=self._tls_refused,
-                )
-                await self._server.start(host, port, _BACKLOG)
+            self._server = await self._security.listen(
+                lambda: Inbound(self), host, port, backlog=_BACKLOG, report=self._tls_refused
+            )
         except OSError as error:
             raise ConfigurationError(f"cannot listen for peers on {address}: {error.strerror or error}") from error
 
     def serve(self) -> None:
         """Answer and dial, from now on."""
         self._serving = True
+        self._security.serve()
         for peer in self._peers.values():
             self._begin(peer)
 
@@ -191,17 +194,33 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
 
         Raises ConfigurationError if no node of that id answers, Refused if it does not want to hear from this one.
         """
-        host, port = split_address(member.peer_address)
         where = f"node {member.node_id} at {member.peer_address}"
+        answer: pb.Hello | pb.Reject | None = None
+        for tls in self._security.ways:
+            answer = await self._meet(member, where, tls=tls)
+            if answer is not None:
+                break
+        if answer is None:
+            raise ConfigurationError(f"cannot reach {where}: it shakes hands neither with TLS nor without")
+        if isinstance(answer, pb.Reject):
+            raise Refused(f"{where} refuses this node: {_one_line(answer.text)}")
+        return answer
+
+    async def _meet(self, member: Member, where: str, *, tls: bool) -> pb.Hello | pb.Reject | None:
+        """None: not in this way, and another is left."""
+        host, port = split_address(member.peer_address)
         meeting = Meeting(self, member.node_id)
         self._meetings[meeting] = None
         try:
             async with asyncio.timeout(self.handshake_timeout):
-                await self._open(meeting, host, port)
-                answer = await meeting.answer
+                await self._security.open(meeting, host, port, tls=tls)
+                return await meeting.answer
         except TimeoutError as error:
             raise ConfigurationError(f"cannot reach {where}: no answer in {self.handshake_timeout} s") from error
         except (OSError, ValueError, ProtocolError) as error:
+            without = meeting.is_refused or (isinstance(error, OSError) and is_without_handshake(error, tls=tls))
+            if without and self._security.is_preferred:
+                return None
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise ConfigurationError(f"cannot reach {where}: {why}") from error
         finally:
@@ -209,9 +228,6 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
             meeting.abort()
             if meeting.answer.done() and not meeting.answer.cancelled():
                 meeting.answer.exception()  # seen
-        if isinstance(answer, pb.Reject):
-            raise Refused(f"{where} refuses this node: {_one_line(answer.text)}")
-        return answer
 
     def _begin(self, peer: Peer) -> None:
         if self._serving and not self._closed and peer.task is None:
@@ -258,40 +274,32 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
 
     async def _connect(self, peer: Peer, address: str) -> bool:
         """True if the connection had been open."""
-        outbound = peer.dialling = Outbound(self, peer.node_id)
+        for tls in self._security.ways:
+            outbound = peer.dialling = Outbound(self, peer.node_id)
+            try:
+                opened = await self._attempt(outbound, peer, address, tls=tls)
+            finally:
+                outbound.abort()
+            if opened is not None:
+                return opened
+        return False
+
+    async def _attempt(self, outbound: Outbound, peer: Peer, address: str, *, tls: bool) -> bool | None:
+        """True if the connection had been open; None if TLS was what kept it from that."""
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self.handshake_timeout):
-                await self._open(outbound, host, port)
-        except ssl.SSLError as error:
-            self.tls_failed(f"node {peer.node_id} at {address}", reason(error))
+                await self._security.open(outbound, host, port, tls=tls)
+        except TimeoutError:
             return False
-        except (
-            OSError,
-            TimeoutError,
-            ValueError,
-            ConfigurationError,
-        ):  # an impossible name is as good as an unknown one
-            return False
-        try:
-            return await outbound.ended
-        finally:
-            outbound.abort()
-
-    async def _open(self, dialled: Dialled, host: str, port: int) -> None:
-        """Raises OSError and ValueError; ssl.SSLError, which is one, if the other side is not of our CA."""
-        loop, tls = asyncio.get_running_loop(), self._config.tls
-        if tls is None:
-            await loop.create_connection(lambda: dialled, host, port)
-            return
-        await loop.create_connection(
-            lambda: dialled,
-            host,
-            port,
-            ssl=tls.client(),
-            ssl_handshake_timeout=self.handshake_timeout,
-            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
-        )
+        except OSError as error:  # before ValueError: a certificate that is not accepted is both
+            if isinstance(error, ssl.SSLError):
+                self.tls_failed(f"node {peer.node_id} at {address}", reason(error))
+            return None if is_without_handshake(error, tls=tls) else False
+        except (ValueError, ConfigurationError):
+            return False  # an impossible name is as good as an unknown one
+        opened = await outbound.ended
+        return None if outbound.is_refused else opened
 
     # -- guests
 
@@ -415,6 +423,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         if self._closed:
             connection.abort()
             return
+        self._count_clear(connection, hello.node_id)
         peer = self._peers.get(hello.node_id)
         if peer is None:
             peer = self._peers[hello.node_id] = Peer(
@@ -458,6 +467,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
             return
         peer.outbound = connection
         self.counters["connects"] += 1
+        self._count_clear(connection, peer.node_id)
         self._owner.peer_connected(peer.node, hello)
 
     def outbound_lost(self, connection: Outbound) -> None:
@@ -503,14 +513,21 @@ class PeerTransport(Transport):  # type: ignore[misc]  # PySyncObj is untyped
         """Counted by the port."""
         self._warn(f"tls {kind}", f"closed a connection with {where} on the peer port: {text}")
 
+    def _count_clear(self, connection: Inbound | Outbound, node_id: str) -> None:
+        """An open connection without TLS, of a node that prefers it."""
+        if self._security.is_preferred and connection.is_clear:
+            self.counters["clear_connects"] += 1
+            way = "to" if isinstance(connection, Outbound) else "from"
+            why = "it has no TLS, or does not accept this node's certificate"
+            self._warn(f"clear {way} {node_id}", f"a connection {way} node {node_id} is in clear: {why}")
+
     def statistics(self) -> dict[str, float]:
-        """Counts since the start."""
-        port = self._server.statistics() if isinstance(self._server, TlsPort) else {}
-        tls = self._config.tls
-        days = (
-            {} if tls is None else {"cert_expiry_days": tls.expires_in() / 86_400, "tls_reload_failures": tls.failures}
-        )
-        return {**self.counters, **port, **days}
+        """Counts since the start; `clear_connections` are those of now that are in clear and need not be."""
+        found = {**self.counters, **self._security.statistics()}
+        if self._security.is_preferred:
+            open_ones = [end for peer in self._peers.values() for end in (peer.inbound, peer.outbound) if end]
+            found["clear_connections"] = sum(end.is_clear for end in open_ones)
+        return found
 
     def _warn(self, key: str, text: str) -> None:
         if self._quiet is not None:

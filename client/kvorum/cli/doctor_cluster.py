@@ -206,6 +206,7 @@ def _figures(name: str, figures: Mapping[str, float]) -> list[Finding]:
         _files,
         _loop,
         _alarms,
+        _clear_peers,
         _certificate,
     )
     found = [look(name, figures) for look in looks]
@@ -279,6 +280,22 @@ def _alarms(name: str, figures: Mapping[str, float]) -> Finding | None:
         told = f"{figures['checkpoint_failures']:.0f} checkpoints failed since its start"
         return Finding("checkpoints", name, "warn", told, "look at its log: space or the disk")
     return None
+
+
+def _clear_peers(name: str, figures: Mapping[str, float]) -> Finding | None:
+    """A node that prefers TLS, and does not require it; others do not have the figure."""
+    if "peer_clear_connections" not in figures:
+        return None
+    clear = int(figures["peer_clear_connections"])
+    if clear:
+        told = f"it takes clear connections with peers (peer_tls = prefer), and has {clear}"
+        todo = (
+            "give the other nodes certificates and peer_tls = prefer; their logs say what is wrong (docs/security.md)"
+        )
+    else:
+        told = "it takes clear connections with peers (peer_tls = prefer), and has none"
+        todo = "when no node has any, set peer_tls = require, one node after the other (docs/security.md)"
+    return Finding("peers", name, "warn", told, todo)
 
 
 def _certificate(name: str, figures: Mapping[str, float]) -> Finding | None:

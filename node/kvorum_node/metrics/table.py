@@ -122,6 +122,17 @@ RAFT: Final = (
     _c("raft_peer_bad_inputs", "raft.peer_bad_inputs", "connections to the peer port that spoke nonsense"),
     _c("raft_peer_rejects", "raft.peer_rejects", "peers that were refused, or that refused this node"),
     _c("raft_peer_wrong_names", "raft.peer_wrong_names", "peers whose certificate names another node"),
+    _g(
+        "raft_peer_clear_connections",
+        "raft.peer_clear_connections",
+        "connections with peers that are open without TLS",
+        "with `peer_tls = prefer`",
+    ),
+    _c(
+        "raft_peer_clear_connects",
+        "raft.peer_clear_connects",
+        "connections with peers that were made without TLS by a node that prefers it",
+    ),
     _c("raft_peer_connects", "raft.peer_connects", "connections made with peers"),
     _c("raft_peer_disconnects", "raft.peer_disconnects", "connections with peers that broke"),
 )

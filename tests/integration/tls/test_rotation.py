@@ -10,6 +10,7 @@ import pytest
 
 import kvorum
 from kvorum import Tls
+from tests.integration.cluster_fixture import ThreeNodes
 from tests.integration.tls.secure import Certificates, SecureNodes
 
 TIMEOUT = 30_000
@@ -46,7 +47,7 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def load(cluster: SecureNodes, tls: Tls) -> AsyncIterator[Load]:
+async def load(cluster: ThreeNodes, tls: Tls | None) -> AsyncIterator[Load]:
     """A failed call fails the test."""
     async with kvorum.open_kv(cluster.url, tls=tls, timeout=TIMEOUT) as kv:
         under = Load(kv)

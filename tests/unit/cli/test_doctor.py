@@ -380,6 +380,17 @@ def test_sound_certificates(tmp_path: Path, certificates: Path) -> None:
     assert [state for state, _ in found_certificates(tls_config(tmp_path, "n1"))] == ["ok", "ok"]
 
 
+def test_a_node_that_answers_clear_peers(tmp_path: Path, certificates: Path) -> None:
+    result = run("--config", str(tls_config(tmp_path, "n1", peer_tls="prefer")), "--timeout", "500ms", status=1)
+    assert "peer_tls is prefer" in result.stdout
+    judged = judge([told("n1", peer_clear_connections=2.0), told("n2", peer_clear_connections=0.0), told("n3")], None)
+    found = {one.where: one for one in judged if one.check == "peers"}
+    assert found.keys() == {"n1", "n2"}
+    assert all(one.state == "warn" for one in found.values())
+    assert "has 2" in found["n1"].told and "certificates" in found["n1"].todo
+    assert "has none" in found["n2"].told and "require" in found["n2"].todo
+
+
 def test_another_nodes_certificate(tmp_path: Path, certificates: Path) -> None:
     (clients, peers) = found_certificates(tls_config(tmp_path, "n2"))
     assert clients[0] == "ok"

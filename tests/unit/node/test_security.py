@@ -60,6 +60,19 @@ def test_with_tls_on_all_ports_and_a_root_token_nothing_else_is_asked_for(tmp_pa
     assert config.http_listen == "10.0.0.1:7402"
 
 
+def test_certificates_are_required_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    assert loaded(tmp_path, **PEERS).peer_tls == "require"
+    assert loaded(tmp_path, **PEERS, peer_tls="prefer").peer_tls == "prefer"
+
+
+def test_who_answers_clear_peers_does_so_on_this_machine_only(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("0123456789abcdef\n")
+    flags = {**OPEN, **CLIENTS, **PEERS, "root_token_file": str(tmp_path / "root"), "peer_tls": "prefer"}
+    message = refused(tmp_path, **flags)
+    assert all(name in message for name in ("peer_listen", "peer_tls = prefer", "require", "insecure")), message
+    assert loaded(tmp_path, **flags, insecure="true").peer_tls == "prefer"
+
+
 @pytest.mark.parametrize(
     ("address", "loopback"),
     [
@@ -90,6 +103,9 @@ def test_what_is_this_machine(address: str, loopback: bool) -> None:
         ({"peer_ca": "ca.pem"}, ["peer_ca without peer_cert and peer_key"]),
         ({"tls_client_ca": "ca.pem"}, ["tls_client_ca", "tls_cert"]),
         ({"tls_ca": "ca.pem"}, ["tls_ca", "tls_cert"]),
+        ({"peer_tls": "prefer"}, ["peer_tls = prefer without peer_cert"]),
+        ({"peer_tls": "require"}, ["peer_tls = require without peer_cert"]),
+        ({**PEERS, "peer_tls": "maybe"}, ["--peer-tls must be one of require, prefer"]),
     ],
 )
 def test_half_of_a_set_is_refused(tmp_path: Path, flags: dict[str, str], names: list[str]) -> None:
