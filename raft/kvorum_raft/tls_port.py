@@ -126,7 +126,7 @@ class TlsPort:
         try:
             while True:
                 try:
-                    connection, place = await loop.sock_accept(listener)
+                    connection, place = await _accepted(listener)
                 except OSError as error:
                     if error.errno == errno.ECONNABORTED:
                         continue  # that one is gone already
@@ -257,8 +257,24 @@ def _listener(family: int, kind: int, protocol: int, place: Any, backlog: int) -
     return listener
 
 
+async def _accepted(listener: socket.socket) -> tuple[socket.socket, Any]:
+    """The next connection. Unlike the loop's own `sock_accept`, this loses none if it is cancelled in the turn in which
+    one comes."""
+    while True:
+        try:
+            return listener.accept()
+        except (BlockingIOError, InterruptedError):
+            await _readable(listener)
+
+
 async def _first_byte(connection: socket.socket) -> int | None:
     """Wait for it, and leave it there; None if the connection ended before."""
+    await _readable(connection)
+    data = connection.recv(1, socket.MSG_PEEK)
+    return data[0] if data else None
+
+
+async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(connection.fileno(), _resolve, ready)
@@ -266,8 +282,6 @@ async def _first_byte(connection: socket.socket) -> int | None:
         await ready
     finally:
         loop.remove_reader(connection.fileno())
-    data = connection.recv(1, socket.MSG_PEEK)
-    return data[0] if data else None
 
 
 def _resolve(ready: asyncio.Future[None]) -> None:

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.limits import MAX_TOKEN_NAME_SIZE, MAX_TOKEN_SIZE, MAX_TOKENS
+from kvorum.limits import MAX_TOKEN_NAME_SIZE, MAX_TOKEN_SIZE, MAX_TOKENS, MAX_WRITE_KEY_SIZE
 
 from . import checked, queues, rights
-from .commits import execute
+from .commits import FIRST, UNREADABLE, execute, execute_parsed, execute_set, parse
 from .queues import messages
 from .queues.delivery import IDLE_KINDS
 from .queues.formats import unpack_recurring
 from .records import AUTH_KEY, MAX_DURATION, OWNER, SCHEDULE, TOKEN, Refusal
 from .results import Denied
-from .rights import ALL, MANAGE, RECEIVE, Rights
-from .wire import CHECK, ENQUEUE, SET, SETTLE, acknowledgement, plain_message, plain_set
+from .rights import ALL, MANAGE, READ, RECEIVE, SEND, WRITE, Rights
+from .wire import CHECK, ENQUEUE, SET, SETTLE, PlainSet, acknowledgement, plain_message, plain_set
 
 if TYPE_CHECKING:
     import lmdb
@@ -56,6 +56,7 @@ _DENIED: Final = int(pb.OUTCOME_DENIED)
 _UNKNOWN: Final = int(pb.OUTCOME_UNAUTHENTICATED)
 _INVALID: Final = int(pb.OUTCOME_INVALID)
 _FULL: Final = int(pb.OUTCOME_QUEUE_FULL)
+_ACK: Final = int(pb.SETTLE_KIND_ACK)
 
 NOBODY: Final = "this cluster asks for a token (token=…, or $KVORUM_TOKEN)"
 REVOKED: Final = "the token is unknown here: it was removed, or belongs to another cluster"
@@ -282,17 +283,60 @@ def problem_of(entry: "Entry", principal: bytes) -> str:
 def judged(entry: "Entry", principal: bytes) -> "Callable[[Entry, bytes, int], Refusal | pb.AtomicWrite | None]":
     """`commits.execute` for a principal without a problem: what it may not do is refused before anything is done."""
     mine = entry.auth.rights(principal)
-    if mine is ALL:
-        return execute
+    return execute if mine is ALL else _Judged(principal, mine).act
 
-    def act(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
-        missing = _missing(entry, mine, op)
+
+class _Judged:
+    """One principal's writes of an entry. A write is taken apart once, for the judgement and for what follows it: with
+    a set that costs 0.4 instead of 2 µs. What is not told from the bytes, as `execute` does it, or may not be done,
+    goes the long way."""
+
+    __slots__ = ("_may_key", "_mine", "_principal")
+
+    def __init__(self, principal: bytes, mine: Rights) -> None:
+        self._principal = principal
+        self._mine = mine
+        self._may_key = mine.may_key
+
+    def act(self, entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
+        first = op[0] if op else 0
+        if first in (SET, CHECK):
+            known = plain_set(op)
+            if known is not None and 0 < len(known[0]) <= MAX_WRITE_KEY_SIZE and self._may_set(known):
+                return execute_set(entry, known, entry.prefix + number.to_bytes(2, "big"))
+        elif first == ENQUEUE:
+            message = plain_message(op)
+            if message is not None and self._mine.may_queue(SEND, message[0].decode(errors="replace")):
+                return self._enqueue(entry, op, number, message)
+        elif first == SETTLE:
+            held = acknowledgement(op)
+            queue = None if held is None else queue_of(entry, held[0], _ACK)
+            if queue is not None and self._mine.may_queue(RECEIVE, queue):
+                return execute(entry, op, number)
+        return self._act_on_any(entry, op, number)
+
+    def _may_set(self, known: PlainSet) -> bool:
+        return self._may_key(WRITE, known[0]) and (known[3] is None or self._may_key(READ, known[3]))
+
+    def _enqueue(
+        self, entry: "Entry", op: bytes, number: int, message: tuple[bytes, bytes]
+    ) -> Refusal | pb.AtomicWrite | None:
+        stamp = entry.prefix + number.to_bytes(2, "big")
+        if entry.fresh.take(message[0], stamp + FIRST, message[1]):
+            entry.rows.messages += 1
+            return None
+        return self._act_on_any(entry, op, number)
+
+    def _act_on_any(self, entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
+        try:
+            write = parse(op)
+        except DecodeError:
+            return UNREADABLE
+        missing = rights.for_write(self._mine, write, lambda message_id, kind: queue_of(entry, message_id, kind))
         if missing:
-            _note(entry, principal, missing)
+            _note(entry, self._principal, missing)
             return _DENIED, (), missing
-        return execute(entry, op, number)
-
-    return act
+        return execute_parsed(entry, write, entry.prefix + number.to_bytes(2, "big"))
 
 
 def judge(entry: "Entry", kind: str, command: pb.Command) -> Denied | None:
@@ -315,33 +359,6 @@ def _note(entry: "Entry", principal: bytes, missing: str) -> None:
     result.denials += 1
     if len(result.denied) < MAX_DENIALS:
         result.denied.append((principal, missing))
-
-
-def _missing(entry: "Entry", mine: Rights, op: bytes) -> str:
-    """What a write lacks. The commonest ones are told from their bytes, as `execute` does."""
-    first = op[0] if op else 0
-    if first in (SET, CHECK):
-        known = plain_set(op)
-        if known is not None:
-            read = "" if known[3] is None else rights.for_key(mine, rights.READ, known[3])
-            return read or rights.for_key(mine, rights.WRITE, known[0])
-    elif first == ENQUEUE:
-        message = plain_message(op)
-        if message is not None:
-            try:
-                return rights.for_queue(mine, rights.SEND, message[0].decode())
-            except UnicodeDecodeError:
-                return ""  # refused anyway
-    elif first == SETTLE:
-        held = acknowledgement(op)
-        if held is not None:
-            queue = queue_of(entry, held[0], pb.SETTLE_KIND_ACK)
-            return "" if queue is None else rights.for_queue(mine, RECEIVE, queue)
-    try:
-        write = pb.AtomicWrite.FromString(op)
-    except DecodeError:
-        return ""  # refused anyway
-    return rights.for_write(mine, write, lambda message_id, kind: queue_of(entry, message_id, kind))
 
 
 def queue_of(entry: "Entry", message_id: bytes, kind: int) -> str | None:

@@ -29,10 +29,11 @@ _NOT_NEWER: Final = int(pb.CHECK_KIND_NOT_NEWER)
 
 _FEW: Final = 8
 """Parts of a write that is done without a pause."""
-_FIRST: Final = bytes(2)
+FIRST: Final = bytes(2)
 """Number of the first enqueue of a commit."""
 
-_parse = pb.AtomicWrite.FromString
+parse = pb.AtomicWrite.FromString
+UNREADABLE: Final[Refusal] = (_INVALID, (), "the operation cannot be decoded")
 
 
 def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite | None:
@@ -42,7 +43,7 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     first = op[0] if op else 0
     if first == ENQUEUE:
         message = plain_message(op)
-        if message is not None and entry.fresh.take(message[0], stamp + _FIRST, message[1]):
+        if message is not None and entry.fresh.take(message[0], stamp + FIRST, message[1]):
             entry.rows.messages += 1
             return None
     elif first == SETTLE:
@@ -52,11 +53,16 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     elif first in (SET, CHECK):
         known = plain_set(op)
         if known is not None and 0 < len(known[0]) <= MAX_WRITE_KEY_SIZE:
-            return _execute_set(entry, known, stamp)
+            return execute_set(entry, known, stamp)
     try:
-        write = _parse(op)
+        write = parse(op)
     except DecodeError:
-        return _INVALID, (), "the operation cannot be decoded"
+        return UNREADABLE
+    return execute_parsed(entry, write, stamp)
+
+
+def execute_parsed(entry: "Entry", write: pb.AtomicWrite, stamp: bytes) -> Refusal | pb.AtomicWrite | None:
+    """As `execute`, of a write that somebody has parsed."""
     mutations = write.mutations
     if not mutations and not write.checks:
         return _execute_message(entry, write, stamp)
@@ -72,7 +78,8 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
     return None
 
 
-def _execute_set(entry: "Entry", known: PlainSet, stamp: bytes) -> Refusal | None:
+def execute_set(entry: "Entry", known: PlainSet, stamp: bytes) -> Refusal | None:
+    """One whose key has a length within the limits."""
     key, encoding, value, checked_key, versionstamp = known
     if checked_key is not None:
         row = keyspace.read_row(entry.rows, checked_key)

@@ -67,7 +67,10 @@ class Rights:
 
     def may_key(self, right: int, key: bytes) -> bool:
         """`right`: READ or WRITE."""
-        return any(mask & right and start <= key and (not end or key < end) for start, end, mask in self._keys)
+        for start, end, mask in self._keys:  # noqa: SIM110 - any() takes twice as long, for each key that is written
+            if mask & right and start <= key and (not end or key < end):
+                return True
+        return False
 
     def may_range(self, right: int, start: bytes, end: bytes) -> bool:
         """Every key from `start` on and before `end`; one scope must hold all of it."""

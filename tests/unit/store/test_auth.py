@@ -328,6 +328,47 @@ def test_older_entries_know_nothing_of_it_until_it_began(tmp_path: Path) -> None
     replica.store.close()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_short_ways_of_the_judgement_answer_as_the_long_one_does(tmp_path: Path, seed: int) -> None:
+    """A field that nobody knows keeps a write from being told from its bytes, and changes nothing else: results and
+    state are the same, whatever a token may do and whatever comes."""
+    rng = random.Random(seed)
+    may = scopes(A, read=rng.random() < 0.7, write=rng.random() < 0.8, send="q1", receive=rng.choice(("q1", "q*")))
+    plain, odd = (Replica(tmp_path / name, data_version=4) for name in ("plain", "odd"))
+    for replica in (plain, odd):
+        replica.apply(token(ONE, may), switch(True))
+    for _ in range(12):
+        ops = [_some_write(rng) for _ in range(rng.randrange(1, 12))]
+        found = []
+        for replica, tail in ((plain, b""), (odd, b"\xf8\x7f\x00")):
+            writes = [pb.Write(seq=at, op=op + tail) for at, op in enumerate(ops, 1)]
+            result = replica.apply(by(ONE, pb.Command(writes=pb.WriteGroup(writes=writes))))
+            answers = [answer.SerializeToString() for answer in result.outputs[0].results]
+            found.append((answers, result.denials, result.denied))
+        assert found[0] == found[1]
+        assert plain.store.state_hash() == odd.store.state_hash()
+    for replica in (plain, odd):
+        replica.store.close()
+
+
+def _some_write(rng: random.Random) -> bytes:
+    key = rng.choice((A, B, A + B, A + bytes(rng.randrange(3)), b"", A + bytes(3_000)))
+    kind = rng.randrange(6)
+    made = pb.AtomicWrite()
+    if kind < 3:
+        made.mutations.add(key=key, type=pb.MUTATION_TYPE_SET, value=b"v", encoding=pb.VALUE_ENCODING_BYTES)
+        if kind == 1:
+            made.checks.add(key=rng.choice((A, B, key)))
+        if kind == 2:
+            made.mutations.add(key=rng.choice((A, B)), type=pb.MUTATION_TYPE_SET, value=b"w", encoding=1)
+    elif kind < 5:
+        made.enqueues.add(queue=rng.choice(("q1", "q2", "")), payload=b"p")
+    else:
+        made.settles.add(message_id=b"m" * 12, lease_id=b"l" * 12, kind=ACK)
+    cut_off = bytes((rng.choice((0x0A, 0x12, 0x1A, 0x22)),)) + b"\xff\xff\x7f"
+    return made.SerializeToString() if rng.random() < 0.95 else cut_off
+
+
 def test_an_entry_that_is_given_up_leaves_no_trace(replica: Replica) -> None:
     replica.apply(token(ONE, scopes(A)))
     before, state = replica.store.auth, replica.store.state_hash()
