@@ -73,7 +73,8 @@ def _cluster(target: str, scheme: str) -> Cluster:
             f" HTTP port - 1, as in 'kvorum://{_client_port(target)}'"
         )
     if scheme.lower() != "kvorum":
-        raise InvalidArgument(f"unknown scheme {scheme!r}: a cluster is opened as kvorum://host:port,host:port")
+        hint = "; TLS is switched on by tls=, --ca or $KVORUM_CA_FILE" if scheme.lower() == "kvorums" else ""
+        raise InvalidArgument(f"unknown scheme {scheme!r}: a cluster is opened as kvorum://host:port,host:port{hint}")
     places = target.partition("://")[2].removesuffix("/").split(",")
     return Cluster(tuple(_address(place.strip(), target) for place in places))
 

@@ -97,7 +97,8 @@ class Configuration:
     def _known(self, node_id: str) -> Voter:
         found = self.find(node_id)
         if found is None:
-            raise ValueError(f"node {node_id} is not a member")
+            names = ", ".join(one.member.node_id for one in self.members)
+            raise ValueError(f"node {node_id} is not a member: the members are {names}")
         return found
 
     def _changed(self, new: Voter) -> "Configuration":

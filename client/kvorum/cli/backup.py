@@ -24,6 +24,7 @@ from kvorum.cli.session import (
     cluster_options,
     echo,
     fail,
+    file_trouble,
     note,
     print_json,
     runs,
@@ -158,7 +159,7 @@ def offline(function: Callable[P, None]) -> Callable[P, None]:
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
         except (errors.KvorumError, *commands.PROBLEMS) as error:
-            fail(USAGE if isinstance(error, (ValueError, FileNotFoundError)) else UNAVAILABLE, str(error))
+            fail(USAGE if isinstance(error, (ValueError, FileNotFoundError)) else UNAVAILABLE, file_trouble(error))
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """The command group. Commands are loaded when they are called, so `kvorum --help` and `kvorum node` stay quick."""
 
+import difflib
 import importlib
 from typing import Final
 
@@ -35,6 +36,34 @@ _COMMANDS: Final = {
 }
 
 
+_OTHER_NAMES: Final = {
+    "consume": "queue receive",
+    "del": "delete",
+    "expire": "touch",
+    "help": "--help",
+    "keys": "list --keys-only",
+    "ls": "list",
+    "member": "cluster members",
+    "members": "cluster members",
+    "publish": "topic send",
+    "put": "set",
+    "receive": "queue receive",
+    "restore": "backup restore",
+    "rm": "delete",
+    "run": "node",
+    "scan": "list",
+    "send": "queue send",
+    "serve": "node",
+    "server": "node",
+    "snapshot": "backup save",
+    "start": "node",
+    "token": "auth token",
+    "ttl": "get --expiry",
+    "version": "--version",
+}
+"""What people look for who know other command lines."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and imports a command's module when the command is wanted."""
 
@@ -48,6 +77,31 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, which knows no names of commands that are not loaded, and so has no guess."""
+        name = args[0]
+        if name in _COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        close = difflib.get_close_matches(name, _COMMANDS, n=1)
+        guess = _OTHER_NAMES.get(name) or (close[0] if close else None)
+        hint = f"did you mean `kvorum {guess}`?" if guess else "`kvorum --help` shows those that there are."
+        raise click.UsageError(f"no such command {name!r}; {hint}", ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; options of commands that stand before the command are told where they belong."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            get = self.get_command(ctx, "get")
+            assert get is not None
+            if error.option_name not in {option for parameter in get.params for option in parameter.opts}:
+                raise
+            option = error.option_name
+            text = f"{option} is an option of commands and stands behind them: kvorum get … {option} …"
+            raise click.UsageError(text, ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands come from the table, so that completing one imports none."""

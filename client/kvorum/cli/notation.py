@@ -118,7 +118,7 @@ def _json(text: str, what: str) -> object:
     except json.JSONDecodeError as error:
         hint = f"; a key is an array, as in '[\"{word}\"]'"
         if what == "a value":
-            hint = "; strings need double quotes, as in '\"text\"'"
+            hint = f"; strings need double quotes, as in '\"{word if word == text else 'text'}\"'"
         raise InvalidArgument(f"{what} is written as JSON: {error.msg} at character {error.pos + 1}{hint}") from None
     except InvalidArgument:
         raise  # it is a ValueError too

@@ -115,6 +115,8 @@ async def stats_command(options: Options, name: str, watch: bool, every: timedel
             else:
                 print_table(("", name or '""'), _stats_rows(stats))
             if not watch:
+                if stats.policy is None and not (stats.sent or stats.messages or stats.dead or stats.consumers):
+                    note("kvorum: nothing was ever sent to a queue of this name; `kvorum queue list` names all")
                 return None
             await asyncio.sleep(max(0.1, every / timedelta(seconds=1)))
 

@@ -282,7 +282,7 @@ def _outcome(action: Awaitable[int | None]) -> int:
         fail(USAGE, str(error))
     except OSError as error:
         _drop_stdout()
-        fail(UNAVAILABLE, str(error))
+        fail(UNAVAILABLE, file_trouble(error))
 
 
 def _drop_stdout() -> None:
@@ -290,6 +290,13 @@ def _drop_stdout() -> None:
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def file_trouble(error: BaseException) -> str:
+    """An error as a line; of a file: its name and what is the matter, without a number that says nothing to people."""
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def printable(text: str) -> str:
@@ -312,7 +319,11 @@ def require_existing(options: Options) -> None:
     """Reading must not create a database by a slip of the finger."""
     target = options.target
     if isinstance(target, Folder) and target.path is not None and not Path(target.path).exists():
-        fail(UNAVAILABLE, f"there is no database at {target.path}")
+        fail(
+            UNAVAILABLE,
+            f"there is no database at {target.path}: reading makes none, the first write does; a cluster is"
+            " kvorum://host:port,…",
+        )
 
 
 def print_json(data: object) -> None:

@@ -344,9 +344,10 @@ class Listener(Generic[M]):
 def _failed(messages: Sequence[Delivered], error: BaseException) -> _Verdict:
     first = messages[0]
     if len(messages) == 1:
-        logger.error("Exception in queue handler: message %s, attempt %d", first.id, first.attempt, exc_info=error)
+        what = f"message {first.id}, attempt {first.attempt}"
     else:
-        logger.error("Exception in queue handler: %d messages from %s on", len(messages), first.id, exc_info=error)
+        what = f"{len(messages)} messages from {first.id} on"
+    logger.error("Exception in queue handler: queue %r, %s", first.queue, what, exc_info=error)
     return pb.SETTLE_KIND_RETRY, cut_reason(reason_of(error)), None
 
 

@@ -57,7 +57,8 @@ def lock_folder(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             raise
         holder = "this process" if owner == str(os.getpid()) else f"process {owner}" if owner else "another process"
-        raise DatabaseLocked(f"{path.parent} is open in {holder}: a database has one owner at a time") from None
+        hint = "share its Kv" if holder == "this process" else "close it there, or run a node that both can talk to"
+        raise DatabaseLocked(f"{path.parent} is open in {holder}: a database has one owner at a time; {hint}") from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
     return descriptor

@@ -263,7 +263,9 @@ def test_reading_creates_no_database(shell: Shell) -> None:
         ("listen",),
         ("status",),
     ):
-        assert "there is no database at" in error_line(shell(*words, status=3))
+        line = error_line(shell(*words, status=3))
+        assert "there is no database at" in line
+        assert "the first write does" in line
     assert not Path(shell.url).exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvorum import errors
-from kvorum.cli.group import kvorum
+from kvorum.cli.group import _OTHER_NAMES, kvorum
 from kvorum.cli.session import INTERRUPTED, STATUSES, Options, database_options, runs
 from kvorum_node.main import EXIT_FAULT, EXIT_REFUSED
 
@@ -156,6 +156,9 @@ def test_commands_options_and_choices_are_completed() -> None:
     assert "plain,purge" in shell("bash", "kvorum queue pu", 2, "pu")
     assert "plain,--dry-run" in shell("bash", "kvorum queue purge --dr", 3, "--dr")
     assert {"plain,bash", "plain,zsh", "plain,fish"} <= set(shell("bash", "kvorum completion ", 2, ""))
+    assert [line for line in shell("bash", "kvorum node --lease", 2, "--lease") if line] == ["plain,--lease-ms"]
+    assert "plain,--config" in shell("bash", "kvorum node --", 2, "--")
+    assert shell("bash", "kvorum node --config n1", 3, "n1")[0] == "file,n1"
     assert "doctor" in shell("zsh", "kvorum doc", 1, "doc")
     assert any(line.startswith("plain,doctor") for line in shell("fish", "kvorum doc", 1, "doc"))
 
@@ -232,6 +235,30 @@ def test_what_destroys_can_be_tried() -> None:
     for name, command in EVERY.items():
         if name in destructive or re.search(r" (purge|remove)$", name):
             assert "--dry-run" in {flag for option in command.params for flag in option.opts}, name
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("gett", '["a"]'), "no such command 'gett'; did you mean `kvorum get`?"),
+        (("put", '["a"]', "1"), "did you mean `kvorum set`?"),
+        (("members",), "did you mean `kvorum cluster members`?"),
+        (("help",), "did you mean `kvorum --help`?"),
+        (("zzz",), "`kvorum --help` shows those that there are"),
+        (("--url", "x", "get", '["a"]'), "stands behind them: kvorum get … --url …"),
+        (("--nonsense", "get"), "--nonsense"),
+    ],
+)
+def test_a_wrong_word_is_answered_by_the_likely_one(words: tuple[str, ...], hint: str) -> None:
+    result = CliRunner().invoke(kvorum, words)
+    assert result.exit_code == 2
+    assert hint in result.stderr
+
+
+def test_every_guess_is_a_command() -> None:
+    named = " ".join(f"{name} " for name in EVERY)
+    for guess in _OTHER_NAMES.values():
+        assert guess.startswith("--") or f"kvorum {guess.partition(' --')[0]} " in named, guess
 
 
 def test_a_dry_delete_counts_and_deletes_nothing(database: Database) -> None:

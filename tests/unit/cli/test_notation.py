@@ -130,7 +130,9 @@ def test_what_is_no_key_is_refused_with_the_way_to_write_one(text: str, problem:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("text", "double quotes"),
+        ("text", "double quotes, as in '\"text\"'"),
+        ("hello", "as in '\"hello\"'"),
+        ("two words", "as in '\"text\"'"),
         ('{"$b64": 1}', "string"),
         ('{"$b64": "?"}', "base64"),
         ('{"$u64": "-1"}', "u64"),

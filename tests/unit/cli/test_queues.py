@@ -206,6 +206,16 @@ def test_schedules(shell: Shell) -> None:
     error_line(shell("schedule", "set", "a", "61 * * * *", "1", "--queue", "q", status=2))
 
 
+def test_a_queue_that_nobody_uses_may_be_a_slip_of_the_finger(shell: Shell) -> None:
+    shell("queue", "send", "jobs", "1")
+    assert shell("queue", "stats", "jobs").stderr == ""
+    shell("queue", "purge", "jobs")
+    assert shell("queue", "stats", "jobs").stderr == ""
+    assert "nothing was ever sent to a queue of this name" in shell("queue", "stats", "jops").stderr
+    shell("queue", "define", "defined", "--max-attempts", "3")
+    assert shell("queue", "stats", "defined").stderr == ""
+
+
 def test_looking_does_not_create_a_database(shell: Shell) -> None:
     for words in (("queue", "list"), ("queue", "stats", "a"), ("topic", "list"), ("schedule", "list")):
         assert "there is no database" in error_line(shell(*words, status=3))

@@ -199,7 +199,7 @@ async def test_a_failure_is_logged_and_told(kv: Kv, backend: FakeBackend, caplog
     assert len(settle.reason.encode()) in (limits.MAX_REASON_SIZE, limits.MAX_REASON_SIZE - 1)
     (record,) = caplog.records
     assert record.name == "kvorum" and record.levelno == logging.ERROR
-    assert record.getMessage() == f"Exception in queue handler: message {message.message_id.hex()}, attempt 3"
+    assert record.getMessage() == f"Exception in queue handler: queue '', message {message.message_id.hex()}, attempt 3"
     assert record.exc_info is not None and isinstance(record.exc_info[1], ValueError)
 
 

@@ -41,6 +41,7 @@ def test_without_a_target_the_environment_decides_and_then_a_local_folder() -> N
         (":other:", "cannot start with ':' unless prefixed with './'"),
         ("a\0b", "zero byte"),
         ("redis://n1:4512", "unknown scheme 'redis'"),
+        ("kvorums://n1", "TLS is switched on by tls="),
         ("kvorum://", "is not host:port"),
         ("kvorum://n1,,n2", "is not host:port"),
         ("kvorum://n1:port", "is not host:port"),

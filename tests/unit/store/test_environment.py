@@ -373,7 +373,7 @@ def test_a_lost_data_file_of_an_embedded_database_is_not_an_empty_database(folde
 
 def test_a_second_open_in_this_process_is_refused(folder: Path) -> None:
     store = Store.open(folder, durable=True, map_size=1 << 26)
-    with pytest.raises(DatabaseLocked, match="open in this process"):
+    with pytest.raises(DatabaseLocked, match=r"open in this process: .*; share its Kv"):
         Store.open(folder, durable=True, map_size=1 << 26)
     store.close()
     Store.open(folder, durable=True, map_size=1 << 26).close()
