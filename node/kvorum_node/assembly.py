@@ -21,7 +21,7 @@ from . import quarantine
 from .api.server import ApiServer
 from .backup.archiver import Archiver, ArchiveSettings
 from .backup.saving import Backups
-from .backup.targets import LocalFolder
+from .backup.targets import open_target
 from .config import NodeConfig, listen_parts
 from .front import Front
 from .handover import HandOver
@@ -210,7 +210,7 @@ class Replica:
             self._store,
             lambda: None if self._raft.hollow else self._raft.log,
             self._backups,
-            LocalFolder(config.archive),
+            open_target(config.archive),
             config.node_id,
             ArchiveSettings(
                 every=config.archive_every_s,

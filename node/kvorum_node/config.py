@@ -18,6 +18,8 @@ from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
 from . import security
+from .backup import places
+from .backup.places import S3Place
 from .logs import FORMATS, LEVELS
 
 ENV_PREFIX = "KVORUM_"
@@ -87,7 +89,7 @@ class NodeConfig:
     peer_tls: str
     """`require` or `prefer`; means nothing without `peer_cert`."""
     insecure: bool
-    archive: Path | None
+    archive: Path | S3Place | None
     archive_every_s: int
     archive_segment_mb: int
     archive_base_hours: int
@@ -163,6 +165,13 @@ def _token(value: Any) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if not 0 < len(text) <= 1_024 or any(not "!" <= character <= "~" for character in text):
         raise ValueError("must be 1 to 1024 printable ASCII characters without spaces")
+    return text
+
+
+def _archive(value: Any) -> str:
+    text = _text(value)
+    if places.is_s3(text):
+        places.parse_s3(text)
     return text
 
 
@@ -322,9 +331,24 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "archive",
-        _text,
+        _archive,
         None,
-        "folder into which this node copies its log and backups, so that any moment can be restored (default: none)",
+        "folder, or s3://bucket/prefix, into which this node copies its log and backups, so that any moment can be"
+        " restored (default: none)",
+    ),
+    Setting(
+        "archive_s3_endpoint",
+        places.endpoint,
+        None,
+        "URL of an S3-compatible store: https://host:port (default: AWS); credentials come from the environment or the"
+        " files of AWS's own tools",
+    ),
+    Setting("archive_s3_region", places.region, None, "its region (default: that of the environment, else us-east-1)"),
+    Setting(
+        "archive_s3_path_style",
+        _choice(*places.PATH_STYLES),
+        "auto",
+        "whether the bucket stands in the URL's path: auto does so if there is an archive_s3_endpoint",
     ),
     Setting("archive_every_s", _whole(1, 86_400), 10, "what was applied is in the archive after so many seconds"),
     Setting("archive_segment_mb", _whole(1, 1_024), 16, "or when it has become so many MiB"),
@@ -392,7 +416,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
         values["data_dir"] = str(file.parent / values["data_dir"])
     for name in FILES:
-        if name in values and values[name] != SYSTEM:
+        if name in values and values[name] != SYSTEM and not places.is_s3(values[name]):
             values[name] = str(file.parent / values[name])
     return values
 
@@ -448,6 +472,7 @@ def _checked(values: dict[str, Any]) -> NodeConfig:
             f" got {beat}, {low}, {high}"
         )
     _check_tls(values)
+    values["archive"] = _archive_place(values)
     config = NodeConfig(**values)
     security.check(config)
     return config
@@ -468,8 +493,20 @@ def _check_tls(values: dict[str, Any]) -> None:
     for name in ("tls_client_ca", "tls_ca"):
         if values[name] is not None and values["tls_cert"] is None:
             raise ConfigurationError(f"{name} without tls_cert and tls_key: the node's ports speak no TLS")
-    for name in FILES[2:]:
+    for name in FILES[2:-1]:
         values[name] = None if values[name] is None else Path(values[name])
+
+
+def _archive_place(values: dict[str, Any]) -> Path | S3Place | None:
+    """Takes the settings of a store away, which are part of the place."""
+    names = ("archive_s3_endpoint", "archive_s3_region", "archive_s3_path_style")
+    service = places.service(*(values.pop(name) for name in names))
+    archive: str | None = values["archive"]
+    if archive is not None and places.is_s3(archive):
+        return places.parse_s3(archive, service)
+    if service != places.AWS:
+        raise ConfigurationError(f"{names[0]} and its like are for an archive s3://bucket/prefix, got {archive!r:.200}")
+    return None if archive is None else Path(archive)
 
 
 def _root_token(file: str | None) -> str:

@@ -11,6 +11,7 @@ from kvorum.tls import Tls
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
+from .backup.places import S3Place
 from .config import NodeConfig, listen_parts, load
 from .security import is_loopback
 from .space import reserve
@@ -46,6 +47,10 @@ class NodeFacts:
     tls: Tls | None
     """How the members are spoken to; None: without TLS."""
     archive: Path | None
+    bucket: str
+    """Where the log is archived if that is no folder; empty: it is."""
+    bucket_problem: Callable[[], str]
+    """Asks the store, in a thread. Empty: it answers as it should."""
     token: str = field(repr=False)
     """The root token; empty: there is none."""
 
@@ -69,9 +74,23 @@ def node_facts(file: Path) -> NodeFacts:
         tuple(_oddities(config)),
         tuple(certificates(config)),
         _to_members(config),
-        config.archive,
+        config.archive if isinstance(config.archive, Path) else None,
+        str(config.archive) if isinstance(config.archive, S3Place) else "",
+        lambda: _ask(config.archive),
         config.root_token,
     )
+
+
+def _ask(archive: Path | S3Place | None) -> str:
+    if not isinstance(archive, S3Place):
+        return ""
+    try:
+        from .backup.s3 import Bucket
+
+        Bucket(archive).call("list_objects_v2", Prefix=archive.prefix, MaxKeys=1, last=True)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _to_members(config: NodeConfig) -> Tls | None:

@@ -53,6 +53,9 @@ def set_up(node_id: str, level: str, style: Format) -> None:
     # Their chatter is ours only when it is bad.
     logging.getLogger("grpc").setLevel("WARNING")
     logging.getLogger("asyncio").setLevel("WARNING")
+    # On debug level they show whole requests, with what is secret in them.
+    for name in ("boto3", "botocore", "s3transfer", "urllib3"):
+        logging.getLogger(name).setLevel("WARNING")
 
 
 def _quoted(value: str) -> str:

@@ -29,6 +29,7 @@ from kvorum.cli.session import (
     print_json,
     runs,
 )
+from kvorum.cli.stores import store_options
 from kvorum.cluster.route import Address, name
 from kvorum.target import Folder
 
@@ -41,7 +42,7 @@ Show = Callable[[int, int], None]
 
 @click.group("backup")
 def backup_group() -> None:
-    """Back a database up to a file while it is used, and restore it.
+    """Back a database up to a file while it is used, and restore it. FILE may be s3://bucket/name.
 
     `restore` makes the folder of the first node of a NEW cluster; the others join it with empty folders.
     """
@@ -56,8 +57,11 @@ def backup_group() -> None:
 @click.option("--stale", is_flag=True, help="What the node has, even if no leader confirms that nothing is missing.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE, once the new one is whole.")
 @cluster_options("10s")
+@store_options
 @runs
-async def save_command(options: Options, file: str, node_id: str | None, stale: bool, overwrite: bool) -> int | None:
+async def save_command(
+    options: Options, file: str, store: Any, node_id: str | None, stale: bool, overwrite: bool
+) -> int | None:
     """Write a backup to FILE, or to standard output.
 
     A cluster goes on working meanwhile; an embedded database must not be open. FILE appears when it is whole and on the
@@ -67,10 +71,10 @@ async def save_command(options: Options, file: str, node_id: str | None, stale: 
     from kvorum_node.backup import commands
 
     target = options.target
-    if not overwrite and commands.is_there(file):
+    if not overwrite and await asyncio.to_thread(commands.is_there, file, store):
         raise errors.InvalidArgument(f"{file} is there already: choose another name, or --overwrite")
     try:
-        with commands.output(file, replace=overwrite) as sink, bar("backup") as show:
+        with commands.output(file, store, replace=overwrite) as sink, bar("backup") as show:
             if isinstance(target, Folder):
                 if target.path is None:
                     raise errors.InvalidArgument("a private database is gone when its process ends")
@@ -169,12 +173,13 @@ def offline(function: Callable[P, None]) -> Callable[P, None]:
 @backup_group.command("show")
 @click.argument("file", metavar="FILE|-")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
 @offline
-def show_command(file: str, as_json: bool) -> None:
+def show_command(file: str, store: Any, as_json: bool) -> None:
     """Say what FILE is a backup of. Only its first part is read: see `verify`."""
     from kvorum_node.backup import commands
 
-    _print_facts(header_json(commands.show(file)), as_json)
+    _print_facts(header_json(commands.show(file, store)), as_json)
 
 
 @backup_group.command("verify")
@@ -185,13 +190,14 @@ def show_command(file: str, as_json: bool) -> None:
     help="Folder for a copy of the state while it is read; by default FILE's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
 @offline
-def verify_command(file: str, scratch: Path | None, as_json: bool) -> None:
+def verify_command(file: str, store: Any, scratch: Path | None, as_json: bool) -> None:
     """Read FILE to its end, open the state in it, and compare all its rows with its content hash."""
     from kvorum_node.backup import commands
 
     with bar("verify") as show:
-        checked = commands.verify(file, scratch, show)
+        checked = commands.verify(file, scratch, show, store)
     _print_facts({**header_json(checked.header), "verified": True}, as_json)
 
 
@@ -229,8 +235,9 @@ def node_options(function: Callable[P, None]) -> Callable[P, None]:
 @backup_group.command("restore")
 @click.argument("file", metavar="FILE|-")
 @node_options
+@store_options
 @offline
-def restore_command(file: str, as_json: bool, **where: Any) -> None:
+def restore_command(file: str, store: Any, as_json: bool, **where: Any) -> None:
     """Make the folder of the first node of a NEW cluster from FILE.
 
     Start that node with the folder, then let the others in, with empty folders: `kvorum node --join` and `kvorum
@@ -244,7 +251,7 @@ def restore_command(file: str, as_json: bool, **where: Any) -> None:
 
     folder, member = restore_place(**where)
     with bar("restore") as show:
-        restored = commands.restore(file, folder, member, progress=show)
+        restored = commands.restore(file, folder, member, progress=show, store=store)
     print_restored(restored, folder, member, as_json)
 
 

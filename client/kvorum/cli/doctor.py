@@ -13,7 +13,14 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient
 from kvorum.cli.doctor_cluster import Told, certificate_finding, judge
-from kvorum.cli.doctor_machine import check_archive, check_files, check_folder, check_loopback, check_port
+from kvorum.cli.doctor_machine import (
+    bucket_finding,
+    check_archive,
+    check_files,
+    check_folder,
+    check_loopback,
+    check_port,
+)
 from kvorum.cli.findings import Finding, print_findings
 from kvorum.cli.progress import Waiting
 from kvorum.cli.session import NOT_FOUND, USAGE, Options, cluster_options, fail, runs_without_url
@@ -85,6 +92,8 @@ async def _look_at_node(file: Path, options: Options) -> tuple[list[Finding], tu
     options = replace(options, tls=options.tls or facts.tls, token=options.token or facts.token or None)
     if facts.archive is not None:
         findings += await asyncio.to_thread(check_archive, facts.archive, facts.data_dir)
+    if facts.bucket:
+        findings.append(bucket_finding(facts.bucket, await asyncio.to_thread(facts.bucket_problem)))
     own = parse(facts.client_address)
     told = await ask(own, options) if own is not None else None
     running = told is not None and told.status is not None and told.status.node_id == facts.node_id

@@ -77,6 +77,13 @@ def check_archive(folder: Path, data_dir: Path) -> list[Finding]:
     return [Finding("archive", where, "ok", told)]
 
 
+def bucket_finding(where: str, problem: str) -> Finding:
+    """The same of a place in an S3-compatible store."""
+    if problem:
+        return Finding("archive", where, "FAIL", problem, "mend it: the log is kept until it can be archived")
+    return Finding("archive", where, "ok", "the store answers")
+
+
 def _nearest(folder: Path) -> Path | None:
     folder = folder.absolute()
     return next((place for place in (folder, *folder.parents) if place.exists()), None)

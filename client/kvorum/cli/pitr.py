@@ -28,11 +28,10 @@ from kvorum.cli.session import (
     runs_without_url,
     tls_options,
 )
+from kvorum.cli.stores import ArchivePath, store_options
 from kvorum.selector import select
 
-_ARCHIVE: Final = click.argument(
-    "archive", metavar="ARCHIVE", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+_ARCHIVE: Final = click.argument("archive", metavar="ARCHIVE", type=ArchivePath())
 _CLUSTER: Final = click.option(
     "--cluster", default="", metavar="ID", help="Beginning of a cluster's id, if the archive holds several."
 )
@@ -47,7 +46,7 @@ _SCRATCH: Final = click.option(
 def pitr_group() -> None:
     """Point-in-time restore, from an archive that nodes write (their setting `archive`).
 
-    ARCHIVE is that folder.
+    ARCHIVE is that folder, or s3://bucket/prefix.
     """
 
 
@@ -72,12 +71,13 @@ async def bookmark_command(options: Options) -> int | None:
 @pitr_group.command("list")
 @_ARCHIVE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object for each cluster.")
+@store_options
 @offline
-def list_command(archive: Path, as_json: bool) -> None:
+def list_command(archive: Path | str, store: Any, as_json: bool) -> None:
     """Show what can be restored: bases, and from which entry to which the log leads on from them."""
     from kvorum_node.backup import commands
 
-    found = commands.archived_clusters(archive)
+    found = commands.archived_clusters(commands.place_of(archive, store))
     if not found:
         fail(UNAVAILABLE, f"{archive} holds no archive")
     for catalog in found:
@@ -122,12 +122,15 @@ def _listed(catalog: Any, bases: list[Any], runs: list[Any]) -> dict[str, Any]:
 @_SCRATCH
 @click.option("--replay", is_flag=True, help="Apply all of it as well, and compare with what the nodes had.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
 @offline
-def verify_command(archive: Path, cluster: str, scratch: Path | None, replay: bool, as_json: bool) -> None:
+def verify_command(
+    archive: Path | str, store: Any, cluster: str, scratch: Path | None, replay: bool, as_json: bool
+) -> None:
     """Read the whole archive: checksums, states, gaps, and whether its parts belong together."""
     from kvorum_node.backup import commands
 
-    catalog = commands.archive(archive, cluster)
+    catalog = commands.archive(commands.place_of(archive, store), cluster)
     problems = commands.verify_archive(catalog, scratch, replay=replay)
     runs = catalog.coverage()
     gaps = [[before.last + 1, after.first - 1] for before, after in pairwise(runs)]
@@ -157,10 +160,12 @@ def verify_command(archive: Path, cluster: str, scratch: Path | None, replay: bo
 @click.option("--py", "python", is_flag=True, help="KEY is a Python literal.")
 @click.option("--timeout", type=Duration(), default="30s", show_default=True, help="How long a call may take.")
 @tls_options
+@store_options
 @runs_without_url
 async def restore_command(
     options: Options,
-    archive: Path,
+    archive: Path | str,
+    store: Any,
     bookmark: str,
     at: str | None,
     latest: bool,
@@ -184,7 +189,8 @@ async def restore_command(
         raise errors.InvalidArgument("--prefix and --into belong together, and --dry-run to them")
     try:
         wanted = commands.goal(bookmark, _moment(at), latest=latest)
-        catalog = commands.archive(archive, cluster)
+        place = commands.place_of(archive, store)
+        catalog = await asyncio.to_thread(commands.archive, place, cluster)
         if prefix is not None:
             return await _put_back(options, catalog, wanted, prefix, scratch, dry_run=dry_run)
         folder, member = restore_place(**where)

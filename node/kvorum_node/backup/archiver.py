@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -27,7 +27,8 @@ from kvorum_raft.log_reader import LogReader
 
 from ..store import Store, StoreFault
 from . import names
-from .frames import FORMAT, SEGMENT, encode
+from .catalog import Catalog
+from .frames import FORMAT, SEGMENT, BadFile, encode
 from .saving import Backups, Busy
 from .targets import ArchiveTarget
 
@@ -109,6 +110,7 @@ class Archiver:
     async def stop(self) -> None:
         """What was not archived yet is at the next start: the log keeps it."""
         tasks = [task for task in (self._task, self._base_task) if task is not None]
+        self._target.halt()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -301,12 +303,34 @@ class Archiver:
             if first.index <= index <= last.index:
                 header.skipped.add(index=index, number=number)
         segment = names.Segment(store.cluster_id, self._node_id, first.index, last.index, last.term)
-        parts = encode(SEGMENT, header, (entry.record for entry in entries))
-        size = await self._in_thread(lambda: self._target.put(segment.name, parts))
+        size = await self._in_thread(lambda: self._put(segment, header, entries))
         self._open = _Open()
         self._archived = last.index
         self._counts["segments"] += 1
         self._counts["bytes"] += size
+
+    def _put(self, segment: names.Segment, header: pb.SegmentHeader, entries: Sequence[Entry]) -> int:
+        """In a thread. An attempt that was taken for a failure may have left the same file: then it is written anew, as
+        it is if what is there is damaged. Other entries are another history, which stays."""
+
+        def parts() -> Iterator[bytes]:
+            return encode(SEGMENT, header, (entry.record for entry in entries))
+
+        try:
+            return self._target.put(segment.name, parts())
+        except FileExistsError:
+            pass
+        catalog = Catalog(self._target, segment.cluster_id, [segment])
+        try:
+            for one in catalog.entries(segment):
+                if isinstance(one, Entry) and one.record != entries[one.index - segment.first].record:
+                    raise OSError(
+                        f"{segment.name} in it has another entry {one.index}: these are two histories."
+                        " Name an empty folder"
+                    )
+        except BadFile as error:
+            logger.error("a file of the archive %s is damaged, and written anew: %s", self._target, error)
+        return self._target.put(segment.name, parts(), replace=True)
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
         """Returns after the thread has ended, even if the caller was cancelled."""

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.config import split_address
@@ -21,12 +21,16 @@ from ..store import Snapshot, Store, StoreFault
 from .catalog import Catalog, Goal, check_chain, clusters, open_catalog
 from .files import Checked, NewFile, Progress, check, no_progress, read_header
 from .frames import BACKUP, Decoder
+from .places import AWS, S3Place, Service, is_s3, parse_s3
 from .prefixes import Counts as Counts
 from .prefixes import PutBack as PutBack
 from .replaying import from_archive, rebuilt
 from .restoring import Build, Restored, from_backup, restore_embedded, restore_node
 from .saving import StoreFacts, spool
-from .targets import LocalFolder
+from .targets import open_target
+
+if TYPE_CHECKING:
+    from .s3 import Bucket
 
 STANDARD: str = "-"
 _FASTEST = 1e12
@@ -56,26 +60,61 @@ class _Pipe:
         sys.stdout.buffer.flush()
 
 
-def is_there(name: str) -> bool:
-    """Whether an output would have to take a file's place."""
+def _object_at(name: str, store: Service) -> "tuple[Bucket, str] | None":
+    """The bucket and key that are meant by `s3://bucket/key`; None: it is a file of this machine. Raises ValueError,
+    OSError."""
+    if not is_s3(name):
+        return None
+    from .s3 import Bucket
+
+    place = _parsed(name, store)
+    if not place.prefix:
+        raise ValueError(f"{name} is a bucket: say s3://bucket/name")
+    return Bucket(place), place.prefix
+
+
+def _parsed(text: str, store: Service) -> S3Place:
+    try:
+        return parse_s3(text, store)
+    except ValueError as error:
+        raise ValueError(f"a place in a store {error}") from None
+
+
+def is_there(name: str, store: Service = AWS) -> bool:
+    """Whether an output would have to take a file's place. Raises ValueError, OSError."""
+    if (found := _object_at(name, store)) is not None:
+        bucket, key = found
+        return bucket.head(key) is not None
     return name != STANDARD and Path(name).exists()
 
 
 @contextlib.contextmanager
-def output(name: str, *, replace: bool = False) -> Iterator[Output]:
-    """A file, or `-`. Raises OSError."""
+def output(name: str, store: Service = AWS, *, replace: bool = False) -> Iterator[Output]:
+    """A file, `s3://bucket/key`, or `-`. Raises ValueError, OSError."""
     if name == STANDARD:
         yield _Pipe()
+        return
+    if (found := _object_at(name, store)) is not None:
+        from .s3_objects import NewObject
+
+        with NewObject(*found, replace=replace) as made:
+            yield made
         return
     with NewFile(Path(name), replace=replace) as file:
         yield file
 
 
 @contextlib.contextmanager
-def source(name: str) -> Iterator[BinaryIO]:
-    """A file, or `-`. Raises OSError."""
+def source(name: str, store: Service = AWS) -> Iterator[BinaryIO]:
+    """A file, `s3://bucket/key`, or `-`. Raises ValueError, OSError."""
     if name == STANDARD:
         yield sys.stdin.buffer
+        return
+    if (found := _object_at(name, store)) is not None:
+        from .s3_objects import read_object
+
+        with read_object(*found) as read:
+            yield read
         return
     with Path(name).open("rb") as file:
         yield file
@@ -128,9 +167,9 @@ def save_folder(folder: Path, target: Output, progress: Progress = no_progress) 
     return saver.finish()
 
 
-def verify(name: str, scratch: Path | None = None, progress: Progress = no_progress) -> Checked:
+def verify(name: str, scratch: Path | None = None, progress: Progress = no_progress, store: Service = AWS) -> Checked:
     """See `files.check`."""
-    with source(name) as file:
+    with source(name, store) as file:
         return check(file, _scratch(name, scratch), progress)
 
 
@@ -138,18 +177,27 @@ def _scratch(name: str, wanted: Path | None) -> Path:
     if wanted is not None:
         return wanted
     beside = Path(name).absolute().parent
-    return beside if name != STANDARD and os.access(beside, os.W_OK) else Path(tempfile.gettempdir())
+    return (
+        beside if name != STANDARD and not is_s3(name) and os.access(beside, os.W_OK) else Path(tempfile.gettempdir())
+    )
 
 
-def show(name: str) -> pb.BackupHeader:
-    """The header of a backup. Raises BadFile, OSError."""
-    with source(name) as file:
+def show(name: str, store: Service = AWS) -> pb.BackupHeader:
+    """The header of a backup. Raises BadFile, ValueError, OSError."""
+    with source(name, store) as file:
         return read_header(file)
 
 
-def restore(name: str, data_dir: Path, member: Member | None, *, progress: Progress = no_progress) -> Restored:
+def restore(
+    name: str,
+    data_dir: Path,
+    member: Member | None,
+    *,
+    progress: Progress = no_progress,
+    store: Service = AWS,
+) -> Restored:
     """Make a folder of a backup: a node's, or an embedded database's without a member."""
-    with source(name) as file:
+    with source(name, store) as file:
         return restore_from(from_backup(file, progress), data_dir, member)
 
 
@@ -161,16 +209,21 @@ def restore_from(build: Build, data_dir: Path, member: Member | None) -> Restore
     return restore_node(build, data_dir, member, now_ms)
 
 
-def archive(folder: Path, cluster: str = "") -> Catalog:
+def place_of(archive: Path | str, store: Service = AWS) -> Path | S3Place:
+    """What is meant by a folder or `s3://bucket/prefix`. Raises ValueError."""
+    return _parsed(archive, store) if isinstance(archive, str) and is_s3(archive) else Path(archive)
+
+
+def archive(place: Path | S3Place, cluster: str = "") -> Catalog:
     """What is in an archive. Raises ValueError, OSError."""
-    if not folder.is_dir():
-        raise ValueError(f"there is no archive at {folder}")
-    return open_catalog(LocalFolder(folder), cluster)
+    if isinstance(place, Path) and not place.is_dir():
+        raise ValueError(f"there is no archive at {place}")
+    return open_catalog(open_target(place), cluster)
 
 
-def archived_clusters(folder: Path) -> list[Catalog]:
+def archived_clusters(place: Path | S3Place) -> list[Catalog]:
     """The same of all clusters in it."""
-    target = LocalFolder(folder)
+    target = open_target(place)
     return [Catalog(target, cluster_id, files) for cluster_id, files in sorted(clusters(target.names("")).items())]
 
 

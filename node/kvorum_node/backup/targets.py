@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, Protocol
 from kvorum_raft.checkpoints import sync_path
 
 from .files import NewFile
+from .places import S3Place
 
 _PART: Final = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9._%~-]{0,400}\Z")
 MAX_NAMES: Final = 1_000_000
@@ -21,9 +22,9 @@ MAX_NAMES: Final = 1_000_000
 class ArchiveTarget(Protocol):
     """See the module."""
 
-    def put(self, name: str, parts: Iterable[bytes]) -> int:
-        """Keep a file, whole or not at all, and durably; one of that name is replaced. Returns its size. What `parts`
-        raises comes through, and leaves nothing."""
+    def put(self, name: str, parts: Iterable[bytes], *, replace: bool = False) -> int:
+        """Keep a file, whole or not at all, and durably. Returns its size. What `parts` raises comes through, and
+        leaves nothing. One of that name is there already: FileExistsError, unless `replace`."""
         ...
 
     def names(self, prefix: str) -> list[str]:
@@ -38,13 +39,31 @@ class ArchiveTarget(Protocol):
         """Nothing happens if it is gone already."""
         ...
 
+    def halt(self) -> None:
+        """This process ends: who waits for the target, or asks it from now on, may get OSError soon."""
+        ...
+
+
+def is_name(name: str) -> bool:
+    """Whether it can be one of a file."""
+    return all(_PART.match(part) for part in name.split("/"))
+
 
 def check_name(name: str) -> list[str]:
     """Its parts. Raises ValueError."""
     parts = name.split("/")
-    if not all(_PART.match(part) for part in parts):
+    if not is_name(name):
         raise ValueError(f"{name!r:.200} is no name of an archived file")
     return parts
+
+
+def open_target(place: Path | S3Place) -> ArchiveTarget:
+    """What is meant by it. Raises OSError, e.g. if a library is missing."""
+    if isinstance(place, Path):
+        return LocalFolder(place)
+    from .s3_objects import S3Bucket  # imports a large library that most do without
+
+    return S3Bucket(place)
 
 
 class LocalFolder:
@@ -56,11 +75,11 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self._root)
 
-    def put(self, name: str, parts: Iterable[bytes]) -> int:
+    def put(self, name: str, parts: Iterable[bytes], *, replace: bool = False) -> int:
         """See `ArchiveTarget`."""
         target = self._path(name)
         self._make(target.parent)
-        with NewFile(target, replace=True) as file:
+        with NewFile(target, replace=replace) as file:
             for part in parts:
                 file.write(part)
             file.keep()
@@ -90,6 +109,9 @@ class LocalFolder:
         path.unlink(missing_ok=True)
         if path.parent.exists():
             sync_path(path.parent)
+
+    def halt(self) -> None:
+        """See `ArchiveTarget`."""
 
     def _path(self, name: str) -> Path:
         return self._root.joinpath(*check_name(name))

@@ -4,18 +4,35 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvorum_node.backup.catalog import Catalog, open_catalog
+from kvorum_node.backup.targets import ArchiveTarget
 from kvorum_node.dev_cluster import PAUSE
 from tests.integration.node.growing import GrowingCluster
 
 
 class BackedUp(GrowingCluster):
     """With `kvorum` commands as an operator types them."""
+
+    archive: str
+    """Where the nodes' archive lies, if there is one."""
+    target: ArchiveTarget
+    """The same."""
+    env: Mapping[str, str] = {}
+    """Variables of the commands, besides the cluster's URL."""
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.catalog_of("")
+
+    def catalog_of(self, cluster: str) -> Catalog:
+        """What is in the archive, of the cluster whose id begins so. Raises ValueError if there is nothing."""
+        return open_catalog(self.target, cluster)
 
     def kvorum(self, *words: str, status: int = 0) -> str:
         """What it prints; on stderr, if it is to fail."""
@@ -25,7 +42,7 @@ class BackedUp(GrowingCluster):
             text=True,
             timeout=280,
             check=False,
-            env={"PATH": "", "KVORUM_URL": self.url},
+            env={"PATH": "", "KVORUM_URL": self.url, **self.env},
         )
         assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr

@@ -1,48 +1,71 @@
 """An archive that three real nodes write under load and faults, and moments that are restored from it."""
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import kvorum
-from kvorum_node.backup.catalog import Catalog, open_catalog
-from kvorum_node.backup.targets import LocalFolder
+from kvorum_node.backup.catalog import clusters
+from kvorum_node.backup.places import S3Place
+from kvorum_node.backup.targets import open_target
 from tests.integration.backup.conftest import BackedUp, wait_for
 from tests.integration.backup.history import History, all_of, until
+from tests.s3_server import CREDENTIALS, REGION, Request, s3_server
 
 WRITERS = 8
 
 
-@pytest.fixture
-def archived(tmp_path: Path) -> Iterator[BackedUp]:
-    """Each node archives to a place of its own in one folder."""
-    folder = str(tmp_path / "archive")
-    with BackedUp(tmp_path, lease_ms=1_000, archive=folder, archive_every_s=1) as started:
-        wait_for(lambda: has_begun(tmp_path))
+@pytest.fixture(params=["folder", "s3"])
+def archived(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BackedUp]:
+    """Each node archives to a place of its own in one folder, or in one bucket of a store that often fails."""
+    with contextlib.ExitStack() as stack:
+        settings: dict[str, int | str] = {"lease_ms": 1_000, "archive": str(tmp_path / "archive"), "archive_every_s": 1}
+        place: Path | S3Place = tmp_path / "archive"
+        env: dict[str, str] = {}
+        if request.param == "s3":
+            server = stack.enter_context(s3_server())
+            server.fault = Shaky()
+            place = server.place()
+            settings |= {"archive": str(place), "archive_s3_endpoint": server.url, "archive_s3_region": REGION}
+            env = {**CREDENTIALS, "KVORUM_ARCHIVE_S3_ENDPOINT": server.url}
+        started = stack.enter_context(BackedUp(tmp_path, **settings))
+        started.archive, started.target, started.env = str(place), open_target(place), env
+        wait_for(lambda: has_begun(started))
         yield started
 
 
-def catalog_of(tmp_path: Path, cluster: str = "") -> Catalog:
-    return open_catalog(LocalFolder(tmp_path / "archive"), cluster)
+class Shaky:
+    """Each ninth request fails, and of each twelfth the answer is lost."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def __call__(self, request: Request) -> Iterable[bytes] | None:
+        number = next(self._count)
+        if number % 9 == 0:
+            return request.refuse(503, "SlowDown")
+        return request.lost() if number % 12 == 0 else None
 
 
-def has_begun(tmp_path: Path) -> bool:
+def has_begun(cluster: BackedUp) -> bool:
     """Whether some node's archive has a base: only what comes after it can be restored."""
     try:
-        return bool(catalog_of(tmp_path).bases)
+        return bool(cluster.catalog.bases)
     except ValueError as error:
         if "there are no files of one" in str(error):
             return False
         raise
 
 
-def reaches(tmp_path: Path, entry: int, cluster: str = "") -> bool:
+def reaches(archived: BackedUp, entry: int, cluster: str = "") -> bool:
     """Whether the archive leads up to that entry from each of its bases: a node that is slower than others leaves a gap
     for a moment."""
-    catalog = catalog_of(tmp_path, cluster)
+    catalog = archived.catalog_of(cluster)
     ends = [([segment.last for segment in catalog.chain(base.entry)] or [base.entry])[-1] for base in catalog.bases]
     return bool(catalog.segments) and min(ends) >= entry
 
@@ -71,8 +94,8 @@ def test_p25_any_moment_of_a_history_with_faults(archived: BackedUp, tmp_path: P
     asyncio.run(load())
     stamps = sorted(stamp for versions in history.versions.values() for stamp, _ in versions)
     last = max(cluster.status(number).applied_index for number in range(3))
-    wait_for(lambda: reaches(tmp_path, last))
-    found = cluster.kvorum("pitr", "verify", str(tmp_path / "archive"), "--replay")
+    wait_for(lambda: reaches(cluster, last))
+    found = cluster.kvorum("pitr", "verify", cluster.archive, "--replay")
     assert found.strip().endswith("0 problems")
     cluster.wipe_all()
 
@@ -80,7 +103,7 @@ def test_p25_any_moment_of_a_history_with_faults(archived: BackedUp, tmp_path: P
     several = [one for one, after in pairwise(stamps) if one[:8] == after[:8] and one < after]
     assert several
     exact = several[len(several) // 2]
-    words = ("pitr", "restore", str(tmp_path / "archive"), "--to")
+    words = ("pitr", "restore", cluster.archive, "--to")
     for number, moment in enumerate((bytes.fromhex(bookmarks[0]), exact)):
         folder = tmp_path / f"{number}.kv"
         cluster.kvorum(*words, moment.hex(), "--embedded", "--data-dir", str(folder))
@@ -90,10 +113,10 @@ def test_p25_any_moment_of_a_history_with_faults(archived: BackedUp, tmp_path: P
     assert asyncio.run(all_of(cluster.url)) == history.at(bytes.fromhex(bookmarks[1]))
 
     # the new cluster archives as well, beside the old one's files
-    wait_for(lambda: len(list((tmp_path / "archive").iterdir())) == 2)
+    wait_for(lambda: len(clusters(cluster.target.names(""))) == 2)
     asyncio.run(_write_one(cluster))
     reached = cluster.status(0).applied_index
-    wait_for(lambda: reaches(tmp_path, reached, made["cluster"]))
+    wait_for(lambda: reaches(cluster, reached, made["cluster"]))
     refused = cluster.kvorum(*words, bookmarks[1], "--embedded", "--data-dir", str(tmp_path / "c.kv"), status=2)
     assert "which cluster?" in refused
     assert bytes.fromhex(cluster.kvorum("pitr", "bookmark").strip()) > stamps[-1]
@@ -104,7 +127,7 @@ async def _write_one(cluster: BackedUp) -> None:
         await kv.set(("after",), 1)
 
 
-def test_one_prefix_into_the_cluster_that_goes_on(archived: BackedUp, tmp_path: Path) -> None:
+def test_one_prefix_into_the_cluster_that_goes_on(archived: BackedUp) -> None:
     """The operator's steps after somebody has deleted too much."""
     cluster = archived
 
@@ -129,13 +152,13 @@ def test_one_prefix_into_the_cluster_that_goes_on(archived: BackedUp, tmp_path: 
     bookmark = cluster.kvorum("pitr", "bookmark").strip()
     entry = int(bookmark[:16], 16)
     asyncio.run(spoil())
-    wait_for(lambda: reaches(tmp_path, entry))
-    words = ("pitr", "restore", str(tmp_path / "archive"), "--to", bookmark, "--prefix", '["users"]')
+    wait_for(lambda: reaches(cluster, entry))
+    words = ("pitr", "restore", cluster.archive, "--to", bookmark, "--prefix", '["users"]')
     planned = cluster.told(*words, "--into", cluster.url, "--dry-run")
     assert planned == {"set": 20, "deleted": 1, "same": 0, "expired": 0, "done": False}
     assert asyncio.run(look())[0] == [99]
     assert cluster.told(*words, "--into", cluster.url) == {**planned, "done": True}
     assert asyncio.run(look()) == ([*range(20)], "changed meanwhile, and meant")
-    listed = cluster.kvorum("pitr", "list", str(tmp_path / "archive"))
+    listed = cluster.kvorum("pitr", "list", cluster.archive)
     assert "log: entries" in listed
     assert "GAP" not in listed

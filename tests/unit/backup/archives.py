@@ -9,7 +9,7 @@ from kvorum_node.backup import names
 from kvorum_node.backup.catalog import Catalog, open_catalog
 from kvorum_node.backup.files import read_header
 from kvorum_node.backup.frames import SEGMENT, encode
-from kvorum_node.backup.targets import LocalFolder
+from kvorum_node.backup.targets import ArchiveTarget
 from kvorum_raft.entry import Entry, Kind, make
 from tests.unit.backup.conftest import backup_of, stream
 from tests.unit.store.harness import CLUSTER_ID, Replica, init_cluster, open_session
@@ -55,7 +55,7 @@ class Recorded:
             if first <= index <= last
         ]
 
-    def put_base(self, target: LocalFolder, folder: Path, node_id: str = "n1") -> names.Base:
+    def put_base(self, target: ArchiveTarget, folder: Path, node_id: str = "n1") -> names.Base:
         """Of what is applied now."""
         data = backup_of(self.replica.store, folder)
         header = read_header(stream(data))
@@ -64,14 +64,14 @@ class Recorded:
         return base
 
     def put_segment(
-        self, target: LocalFolder, first: int, last: int, node_id: str = "n1", skipped: Iterable[tuple[int, int]] = ()
+        self, target: ArchiveTarget, first: int, last: int, node_id: str = "n1", skipped: Iterable[tuple[int, int]] = ()
     ) -> names.Segment:
         segment = names.Segment(CLUSTER_ID, node_id, first, last, TERM)
         entries = self.entries(first, last)
         header = segment_header(first, last, self.hashes.get(last, b""))
         for index, number in skipped:
             header.skipped.add(index=index, number=number)
-        target.put(segment.name, encode(SEGMENT, header, (entry.record for entry in entries)))
+        target.put(segment.name, encode(SEGMENT, header, (entry.record for entry in entries)), replace=True)
         return segment
 
 
@@ -88,5 +88,5 @@ def segment_header(first: int, last: int, content_hash: bytes) -> pb.SegmentHead
     )
 
 
-def catalog_of(target: LocalFolder) -> Catalog:
+def catalog_of(target: ArchiveTarget) -> Catalog:
     return open_catalog(target)

@@ -12,13 +12,13 @@ import pytest
 from kvorum_node.backup import names
 from kvorum_node.backup.archiver import Archiver, ArchiveSettings, outdated
 from kvorum_node.backup.catalog import Goal, check_chain
-from kvorum_node.backup.frames import MAX_FRAME
+from kvorum_node.backup.frames import MAX_FRAME, SEGMENT, encode
 from kvorum_node.backup.replaying import from_archive, rebuilt
 from kvorum_node.backup.saving import Backups, bookmark
-from kvorum_node.backup.targets import LocalFolder
-from kvorum_raft.entry import Entry
+from kvorum_node.backup.targets import ArchiveTarget, LocalFolder
+from kvorum_raft.entry import Entry, Kind, make
 from kvorum_raft.log_reader import LogReader
-from tests.unit.backup.archives import TERM, Recorded, catalog_of
+from tests.unit.backup.archives import TERM, Recorded, catalog_of, segment_header
 from tests.unit.store.harness import CLUSTER_ID
 
 SETTINGS = ArchiveSettings(every=10.0, segment_bytes=1 << 20, base_every=1_000.0)
@@ -44,17 +44,20 @@ class FakeLog:
         return self._recorded.entries(first, min(first + 3, self.applied_index))
 
 
-class FlakyFolder(LocalFolder):
-    """Fails while told to, and may be told to hang in the middle of a file."""
+class Flaky:
+    """Fails in the middle of a file while told to, or behind its end."""
 
-    failing = False
-    puts = 0
+    def __init__(self, inner: ArchiveTarget) -> None:
+        self._inner = inner
+        self.names, self.get, self.delete, self.halt = inner.names, inner.get, inner.delete, inner.halt
+        self.failing = False
+        self.losing = False
 
-    def put(self, name: str, parts: Iterable[bytes]) -> int:
-        self.puts += 1
-        if self.failing:
-            super().put(name, self._half(parts))
-        return super().put(name, parts)
+    def put(self, name: str, parts: Iterable[bytes], *, replace: bool = False) -> int:
+        size = self._inner.put(name, self._half(parts) if self.failing else parts, replace=replace)
+        if self.losing:
+            raise OSError(5, "the answer is lost")
+        return size
 
     def _half(self, parts: Iterable[bytes]) -> Iterable[bytes]:
         yield next(iter(parts))
@@ -67,6 +70,7 @@ class Bench:
 
     recorded: Recorded
     folder: Path
+    inner: ArchiveTarget
     settings: ArchiveSettings = SETTINGS
     now: float = 1_000.0
     is_low: bool = False
@@ -74,7 +78,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.log = FakeLog(self.recorded)
-        self.target = FlakyFolder(self.folder / "archive")
+        self.target = Flaky(self.inner)
         self.backups = Backups(
             self.recorded.replica.store, self.folder / "spool", node_id="n1", term_at=self.log.term_at, rate=1e12
         )
@@ -128,10 +132,16 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+def target(tmp_path: Path) -> ArchiveTarget:
+    """The integration tests have another one."""
+    return LocalFolder(tmp_path / "archive")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, target: ArchiveTarget) -> AsyncIterator[Bench]:
     recorded = Recorded.make(tmp_path / "data", 21)
     recorded.run(5)
-    made = Bench(recorded, tmp_path)
+    made = Bench(recorded, tmp_path, target)
     yield made
     made.backups.halt()
     for archiver in made.made:
@@ -223,6 +233,52 @@ async def test_a_target_that_fails_costs_nothing_but_time(bench: Bench) -> None:
     bench.check()
     assert len(bench.files()) == 3
     assert not [path for path in bench.folder.glob("archive/**/.*") if path.is_file()]
+
+
+async def test_a_lost_answer_leaves_a_file_that_is_known_again(bench: Bench) -> None:
+    """The header of the second attempt says another time, the entries are the same."""
+    await bench.round()
+    bench.target.losing = True
+    bench.recorded.run(5)
+    await bench.round()
+    for _ in range(2):
+        with pytest.raises(OSError, match="answer is lost"):
+            await bench.round(SETTINGS.every)
+    left = [one for one in bench.files() if isinstance(one, names.Segment)]
+    bench.target.losing = False
+    facts = await bench.round(1)
+    assert (facts["archive_lag_entries"], facts["archive_gaps"]) == (0, 0)
+    assert [one for one in bench.files() if isinstance(one, names.Segment)] == left
+    bench.check()
+
+
+async def test_a_damaged_file_in_the_way_is_written_anew(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    await bench.round()
+    bench.recorded.run(5)
+    segment = names.Segment(CLUSTER_ID, "n1", bench.log.applied_index - 4, bench.log.applied_index, TERM)
+    bench.target.put(segment.name, [b"half of a segment"])
+    await bench.round()
+    assert (await bench.round(SETTINGS.every))["archive_lag_entries"] == 0
+    assert "damaged, and written anew" in caplog.text
+    bench.check()
+
+
+async def test_another_history_of_the_same_name_is_never_replaced(bench: Bench) -> None:
+    """E.g. of a second node with this one's id."""
+    await bench.round()
+    bench.recorded.run(5)
+    first, last = bench.log.applied_index - 4, bench.log.applied_index
+    segment = names.Segment(CLUSTER_ID, "n1", first, last, TERM)
+    others = [make(Kind.NO_OP, index, TERM, 7, b"") for index in range(first, last + 1)]
+    data = b"".join(encode(SEGMENT, segment_header(first, last, b""), (one.record for one in others)))
+    bench.target.put(segment.name, [data])
+    await bench.round()
+    for _ in range(2):
+        with pytest.raises(OSError, match="two histories"):
+            await bench.round(SETTINGS.every)
+        assert bench.archiver.bound() == first - 1
+        with bench.target.get(segment.name) as file:
+            assert file.read() == data
 
 
 async def test_a_full_disk_makes_a_gap_that_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

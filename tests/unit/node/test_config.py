@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvorum_node.backup.places import S3Place, Service
 from kvorum_node.config import SETTINGS, load
 from kvorum_node.logs import Format, LineFormatter
 from kvorum_node.main import _parser, check_ports
@@ -216,3 +217,21 @@ def test_reserve_and_scrub_interval_are_checked(tmp_path: Path) -> None:
     assert "min_free_mb" in refused(tmp_path, "min_free_mb = -1\n" + GOOD)
     assert config.checkpoint_log_mb == 32
     assert "checkpoint_log_mb" in refused(tmp_path, "checkpoint_log_mb = 0\n" + GOOD)
+
+
+def test_an_archive_in_a_store(tmp_path: Path) -> None:
+    text = 'archive = "s3://bucket/kvorum/"\narchive_s3_endpoint = "https://minio.example:9000/"\n' + GOOD
+    place = load(write(tmp_path, text), {"KVORUM_ARCHIVE_S3_REGION": "eu-1"}, {}).archive
+    assert place == S3Place("bucket", "kvorum", Service("https://minio.example:9000", "eu-1", "auto"))
+    assert str(place) == "s3://bucket/kvorum"
+    assert load(write(tmp_path, 'archive = "archive"\n' + GOOD), {}, {}).archive == tmp_path / "archive"
+    assert load(write(tmp_path, GOOD), {}, {}).archive is None
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    assert "must be s3://bucket" in refused(tmp_path, 'archive = "s3:///x"\n' + GOOD)
+    told = refused(tmp_path, 'archive_s3_endpoint = "https://user:hidden@host"\n' + GOOD)
+    assert "without a user" in told
+    assert "hidden" not in told
+    assert "for an archive s3://" in refused(tmp_path, 'archive_s3_region = "eu-1"\narchive = "folder"\n' + GOOD)
+    assert "must be one of auto, always, never" in refused(tmp_path, 'archive_s3_path_style = "yes"\n' + GOOD)
