@@ -110,9 +110,9 @@ class Archiver:
     async def stop(self) -> None:
         """What was not archived yet is at the next start: the log keeps it."""
         tasks = [task for task in (self._task, self._base_task) if task is not None]
-        self._target.halt()
         for task in tasks:
             task.cancel()
+        self._target.halt()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -70,6 +70,7 @@ def reaches(archived: BackedUp, entry: int, cluster: str = "") -> bool:
     return bool(catalog.segments) and min(ends) >= entry
 
 
+@pytest.mark.timeout(600)
 def test_p25_any_moment_of_a_history_with_faults(archived: BackedUp, tmp_path: Path) -> None:
     """Leaders are killed meanwhile; then everything is lost, and a moment in the middle of it is restored."""
     cluster, history = archived, History()
