@@ -24,7 +24,7 @@ from .timers import Timers
 LOOK: Final = 0.5
 """Seconds between two looks for tokens whose time is up, while anything depends on one."""
 UNKNOWN: Final = "the token is unknown here, or its secret is another one"
-MALFORMED: Final = "this is no token of kvorum's: one begins with kvo_"
+MALFORMED: Final = "this is no token of kvorum's, or only a part of one: kvo_, 16 hex digits, _ and 43 characters"
 
 
 class Caller:

@@ -65,6 +65,7 @@ def test_while_tokens_are_not_asked_for_those_who_show_one_are_stamped() -> None
     [
         ({}, "", "asks for a token"),
         ({}, "nonsense", "no token of kvorum's"),
+        ({}, "kvo_5f0c9f6d2b1e7a34_0uVwGJ", "only a part of one: kvo_, 16 hex digits, _ and 43 characters"),
         ({}, "the root token ", "no token of kvorum's"),
         ({}, tokens.text_of(bytes(7) + b"x", SECRET), "unknown here"),
         ({}, tokens.text_of(ID, OLD), "its secret is another one"),
