@@ -49,11 +49,11 @@ def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path: Path, how: sign
             time.sleep(0.05)
         assert "kvorum_node" in said
         process.send_signal(how)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == (130 if how != signal.SIGKILL else -how)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _processes(tmp_path) or _loop_devices(tmp_path):
         assert time.monotonic() < deadline, (_processes(tmp_path), _loop_devices(tmp_path))
         time.sleep(0.05)

@@ -427,17 +427,19 @@ async def full_batch(kv: Kv, backend: FakeBackend, size: int) -> FakeConsumer:
 async def test_what_comes_after_a_full_batch_is_for_the_next_one_or_goes_back(
     kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "_LINGER", 0.05)
+    monkeypatch.setattr(desk, "_LINGER", 60.0)
     consumer = await full_batch(kv, backend, 32)
     consumer.deliver("early")
     assert len(consumer.started_leases) == 32
     batch = await kv.queue("mail").receive_batch(max=32, wait=200)
     assert batch.values == ["early"] and consumer.closed and len(backend.consumers) == 1  # it was not full
     await batch.ack_all()
+    monkeypatch.setattr(desk, "_LINGER", 0.05)
     consumer = await full_batch(kv, backend, 32)
     consumer.deliver("left")
     await until(lambda: consumer.closed and bool(backend.settles))
     assert [one.kind for one in backend.settles] == [RETURN]
+    monkeypatch.setattr(desk, "_LINGER", 60.0)
     consumer = await full_batch(kv, backend, 32)
     consumer.deliver("left")
     assert len(await kv.queue("mail").receive_batch(max=5, wait=1)) == 0  # another kind: the line that waits goes

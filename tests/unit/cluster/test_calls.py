@@ -90,8 +90,8 @@ async def test_a_call_ends_at_its_deadline_and_says_what_was_last_answered(
     nodes: list[FakeNode], backend: ClusterBackend
 ) -> None:
     nodes[0].hook = answering(pb.READ_STATUS_OVERLOADED)  # type: ignore[assignment]
-    with pytest.raises(errors.Overloaded, match=r"no answer within 300 ms .*status 4"):
-        await backend.queue_call(purge(), timeout=0.3)
+    with pytest.raises(errors.Overloaded, match=r"no answer within 900 ms .*status 4"):
+        await backend.queue_call(purge(), timeout=0.9)
     nodes[0].hook = lambda stream, frame: asyncio.sleep(0, result=True)
     with pytest.raises(errors.DeadlineExceeded):
         await backend.queue_call(purge(), timeout=0.2)
@@ -256,8 +256,12 @@ async def test_nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop(
     before = [len(node.streams) for node in nodes]
     nodes[1].greet, nodes[2].greet = pointing_at(nodes[2]), pointing_at(nodes[1])
     state.lead(nodes[1])
+
+    def asked() -> int:
+        return sum(len(node.streams) for node in nodes) - sum(before)
+
     await asyncio.sleep(1.0)
-    asked = sum(len(node.streams) for node in nodes) - sum(before)
-    assert 2 <= asked <= 40  # two connections, with pauses of up to half a second
+    assert asked() <= 40  # two connections, with pauses of up to half a second
+    await until(lambda: asked() >= 2)
     nodes[1].greet = nodes[2].greet = None
     await until(lambda: len(beats(nodes[1])) == 1)

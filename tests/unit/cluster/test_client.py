@@ -232,7 +232,7 @@ async def test_a_given_up_write_that_arrives_later_is_abandoned_by_the_state_mac
     await backend.write(put(b"first"), timeout=5)  # so that the next one is sent at once
     nodes[0].hook = swallow
     with pytest.raises(errors.OutcomeUnknown):
-        await backend.write(put(b"late"), timeout=0.5)
+        await backend.write(put(b"late"), timeout=0.9)
     await backend.write(put(b"next"), timeout=5)
     result = state.apply(held[0]).results[0]
     assert result.outcome == pb.OUTCOME_ABANDONED
@@ -294,7 +294,8 @@ async def test_a_frozen_node_is_left_within_three_seconds(
     assert pace.seconds() <= 3.5
     assert time.monotonic() - begun >= 1.5
     assert outcome.result.outcome == pb.OUTCOME_DONE
-    assert [entry.value for entry in await asyncio.wait_for(anext(events), 2)] == [b"2"]
+    assert [entry.value for entry in await asyncio.wait_for(anext(events), 60)] == [b"2"]
+    assert pace.seconds() <= 5.5
     assert [op for _, _, op in state.executed].count(put(b"k", b"2")) == 1
     nodes[0].thaw()
     await events.aclose()  # type: ignore[attr-defined]
