@@ -50,7 +50,7 @@ async def example(
         async with arrived:
             await arrived.wait_for(lambda: len(mails) >= count)
 
-    async with beside(queue.listen(mail), within=(5 * day).total_seconds() + 30):
+    async with beside(queue.listen(mail), within=(5 * day).total_seconds() + 120):
         reminders = {user: await register(kv, user, day) for user in ("ann", "bob", "cy")}
         await until(3)
         assert sorted(mails) == ["welcome to ann", "welcome to bob", "welcome to cy"]

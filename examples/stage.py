@@ -24,7 +24,7 @@ def play(example: Callable[[kvorum.Kv], Awaitable[str]]) -> None:
 
 
 @asynccontextmanager
-async def beside(*jobs: Coroutine[Any, Any, object], within: float = 30) -> AsyncIterator[None]:
+async def beside(*jobs: Coroutine[Any, Any, object], within: float = 120) -> AsyncIterator[None]:
     """Run workers beside a block, which ends with an error if one of them does, and cancel them at its end. The block
     has `within` seconds."""
     async with asyncio.timeout(within), asyncio.TaskGroup() as group:

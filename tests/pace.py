@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 NANOSECONDS = 1e9
+BUSY = min(8.0, max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
+"""How many want a core of this machine for each that it has, as the tests begin. For timeouts of what is tested that a
+test makes short: on a machine where everybody gets less, they must not end what is only slow."""
 TURNS = 20
 """Rounds of an event loop from the call of a timer to the end of what has waited for it, and more."""
 

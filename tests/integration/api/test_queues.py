@@ -14,6 +14,7 @@ import kvorum
 import kvorum.sync
 from kvorum.errors import InvalidArgument, LimitExceeded, StaleLease
 from tests.integration.api.conftest import Open
+from tests.pace import BUSY
 
 PATIENCE = 60.0
 OWN_WAIT = 5.0
@@ -141,12 +142,12 @@ async def test_a_delayed_message_comes_later_than_one_without_delay(kv: kvorum.K
     loop = asyncio.get_running_loop()
     async with listening(kv, desk.take, queue=space):
         begun = loop.time()
-        await kv.enqueue("later", queue=space, delay=400)
+        await kv.enqueue("later", queue=space, delay=int(400 * BUSY))
         await kv.enqueue("now", queue=space)
         await desk.count(2)
         waited = loop.time() - begun
     assert desk.values == ["now", "later"]
-    assert waited >= 0.4
+    assert waited >= int(400 * BUSY) / 1_000
 
 
 async def test_several_listeners_share_the_messages(kv: kvorum.Kv, space: str) -> None:

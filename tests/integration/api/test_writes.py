@@ -8,6 +8,7 @@ import pytest
 import kvorum
 from kvorum import KvU64
 from kvorum.errors import InvalidArgument, InvalidKey, InvalidValue, LimitExceeded, OutOfRange, TypeMismatch
+from tests.pace import BUSY
 
 
 async def test_versionstamps_rise_and_one_commit_has_one(kv: kvorum.Kv, space: str) -> None:
@@ -254,7 +255,7 @@ async def test_p18_what_expires_is_gone_and_negative_times_are_refused(kv: kvoru
     assert not (await kv.get(key)).exists
     watch = kv.watch([key])
     assert [entry.value for entry in await anext(watch)] == [None]
-    await kv.set(key, "soon gone", expire_in=600)
+    await kv.set(key, "soon gone", expire_in=int(600 * BUSY))
     assert (await kv.get(key)).value == "soon gone"
     async with asyncio.timeout(60):
         async for (entry,) in watch:
@@ -269,7 +270,7 @@ async def test_a_plain_set_and_a_sum_drop_an_expiry(kv: kvorum.Kv, space: str) -
     gone, kept, summed = (space, "gone"), (space, "kept"), (space, "summed")
     operation = kv.atomic()
     for key in (gone, kept, summed):
-        operation.set(key, KvU64(1), expire_in=timedelta(milliseconds=600))
+        operation.set(key, KvU64(1), expire_in=timedelta(milliseconds=600) * BUSY)
     await operation.commit()
     await kv.atomic().set(kept, 2).sum(summed, 1).commit()
     watch = kv.watch([gone])

@@ -18,11 +18,12 @@ from kvorum_node.http import connection, exchange, http2, server
 from kvorum_node.http.budget import Budget, Share
 from kvorum_node.http.message import OCTETS, Refusal, Request, Response, text
 from kvorum_node.http.server import HttpServer
-from tests.pace import Pace
+from tests.pace import BUSY, Pace
 
 from .wire import CLIENTS, Http1, Http2
 
 LIMIT = 100_000
+SLOWER = min(BUSY, 4.0)
 
 
 class Echo:
@@ -80,7 +81,7 @@ def app() -> Echo:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All patience is short."""
+    """All patience is short, as far as the machine lets it be."""
     for module, name, value in (
         (server, "LOOK", 0.05),
         (connection, "HEAD_TIMEOUT", 0.3),
@@ -89,7 +90,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         (exchange, "BODY_TIMEOUT", 0.4),
         (exchange, "STALL", 0.5),
     ):
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(module, name, value * SLOWER)
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ async def test_a_head_that_drips_is_cut_off(port: HttpServer) -> None:
 async def test_half_a_body_over_http2_resets_its_stream_and_no_other(port: HttpServer, app: Echo) -> None:
     async with Http2(address(port)) as client:
         half = await client.begin("POST", "/", b"half")
-        for _ in range(40):
+        for _ in range(int(40 * SLOWER)):
             assert (await client.request("POST", "/", b"x")).body == b"x"
             await asyncio.sleep(0.02)
         with pytest.raises(ConnectionResetError):

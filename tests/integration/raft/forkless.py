@@ -21,6 +21,9 @@ from kvorum_node.dev_cluster import free_ports
 
 THREADS = 16
 EVERY = 2.0
+CHECKPOINTS = 3
+OPERATIONS = 300
+"""So many at least, however long it takes."""
 _STARTERS = ("os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "subprocess.Popen")
 
 
@@ -86,8 +89,13 @@ async def _serve(folder: Path, seconds: float) -> dict[str, Any]:
         kv = await asyncio.to_thread(open_kv, url)
         load_ = Load(kv)
         await asyncio.to_thread(load_.__enter__)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        begun = time.monotonic()
+
+        def enough() -> bool:
+            made = min(node._raft.status().statistics["checkpoints"] for node in nodes)
+            return time.monotonic() - begun >= seconds and made >= CHECKPOINTS and load_.done >= OPERATIONS
+
+        while not enough() and not load_.failures:
             await asyncio.sleep(EVERY)
             for node in nodes:
                 node._raft._snapshots.checkpointer.force()

@@ -14,10 +14,11 @@ from kvorum_raft.config import Limits, RaftConfig, Timing
 from kvorum_raft.errors import RaftError
 from kvorum_raft.node import RaftNode
 from kvorum_raft.seams import Applied, Member, StateFacts
+from tests.pace import BUSY
 
-QUICK = Timing(election_min=0.4, election_max=1.2, heartbeat=0.06, slow_sync=10.0)
-"""All nodes share one loop, and their machine with others: a loop or a disk that stands still for half a second would
-rightly cost a leader its office."""
+QUICK = Timing(election_min=0.3 * BUSY, election_max=0.6 * BUSY, heartbeat=0.06, slow_sync=10.0)
+"""All nodes share one loop, and their machine with others: a loop or a disk that stands still for longer would rightly
+cost a leader its office."""
 
 
 class ListMachine:
@@ -106,7 +107,7 @@ def make_members(count: int = 3, holder: object = None) -> list[Member]:
     return [Member(f"n{i + 1}", f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(count)]
 
 
-async def wait_until(condition: Callable[[], bool], *, within: float = 15.0, what: str = "condition") -> None:
+async def wait_until(condition: Callable[[], bool], *, within: float = 60.0, what: str = "condition") -> None:
     """Let the loop run until the condition holds."""
     end = time.monotonic() + within
     while not condition():
@@ -182,7 +183,7 @@ class Cluster:
         for node_id in node_ids or list(self.nodes):
             await self.nodes.pop(node_id).stop()
 
-    async def leader(self, *, within: float = 15.0) -> RaftNode:
+    async def leader(self, *, within: float = 60.0) -> RaftNode:
         def leaders() -> list[RaftNode]:
             return [node for node in self.nodes.values() if node.is_leader]
 

@@ -107,7 +107,7 @@ async def processes(tmp_path: Path) -> AsyncIterator[list[Process]]:
             assert await process.end(kill=False) == 0
 
 
-async def _leader(processes: list[Process], *, within: float = 15.0) -> Process:
+async def _leader(processes: list[Process], *, within: float = 60.0) -> Process:
     end = time.monotonic() + within
     while time.monotonic() < end:
         for process in processes:
@@ -117,7 +117,7 @@ async def _leader(processes: list[Process], *, within: float = 15.0) -> Process:
     raise TimeoutError("no leader")
 
 
-async def _settled(processes: list[Process], *, within: float = 15.0) -> list[dict[str, Any]]:
+async def _settled(processes: list[Process], *, within: float = 60.0) -> list[dict[str, Any]]:
     end = time.monotonic() + within
     while time.monotonic() < end:
         found = [await process.ask("status", payloads=True) for process in processes if process.running]

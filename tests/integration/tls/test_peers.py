@@ -20,8 +20,9 @@ from kvorum_raft.seams import Member
 from kvorum_raft.tls import PeerTls
 from tests.integration.raft.harness import QUICK, Cluster, wait_until
 from tests.integration.tls.secure import Certificates, client_context, hello_bytes, make_expired
+from tests.pace import BUSY
 
-PATIENCE = 1.0
+PATIENCE = 1.0 * BUSY
 TIMING = replace(QUICK, handshake=PATIENCE)
 HALF_OPEN = 24
 
@@ -61,7 +62,7 @@ async def send(cluster: SecureCluster, data: bytes, *, tls: ssl.SSLContext | Non
     """What node n1 answers until it closes the connection."""
     reader, writer = await asyncio.open_connection(*cluster.address("n1"), ssl=tls)
     try:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(8 * BUSY):
             writer.write(data)
             return await reader.read()
     finally:
