@@ -2,17 +2,20 @@
 the database is opened. Otherwise nothing of this is called, nor imported.
 
 Each call to the database is a client span `kvorum.get`, `kvorum.set`, `kvorum.commit` …, sends are producer spans, and
-the call of a queue's handler is a consumer span `kvorum.process`. A message carries the W3C trace context of whoever
-sent it in its headers (`traceparent`, `tracestate`), unless it has one, and its handler's span links to that; it is no
-child of it, since a message may be handled hours later, and again. Keys and values do not appear in spans.
+the call of a queue's handler is a consumer span `kvorum.process`; what was received is handed out in a span
+`kvorum.receive`. A message carries the W3C trace context of whoever sent it in its headers (`traceparent`,
+`tracestate`), unless it has one, and these spans link to that; they are no children of it, since a message may be
+handled hours later, and again. A request is handled while its sender waits, so its handler's span is. Keys and values
+do not appear in spans.
 
-Spans are made around the backend, so there is one place that all calls of both clients pass.
+Spans are made around the backend, so there is one place that all calls of both clients pass. A backend that can
+(`kvorum.backend.Carrier`) tells nodes which trace a call belongs to.
 """
 
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum import limits
@@ -23,6 +26,7 @@ from kvorum.entry import packed
 from kvorum.errors import KvorumError
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Link as OtelLink
     from opentelemetry.trace import Span
 
     from kvorum.queues.delivered import Delivered
@@ -93,20 +97,34 @@ class Tracing:
                 raise
 
     @contextmanager
-    def handling(self, queue: str, messages: "Sequence[Delivered]") -> Iterator[None]:
-        """The span of a handler's call, linked to those in which its messages were sent."""
+    def handling(self, queue: str, messages: "Sequence[Delivered]") -> "Iterator[Span]":
+        """The span of a handler's call, linked to those in which its messages were sent. Of a request it is a child."""
+        links, told = self._links(messages), _delivered("process", queue, messages)
+        first = messages[0]
+        asked = self._propagator.extract(dict(first.headers)) if len(messages) == 1 and first.wants_reply else None
+        parent = asked if links else None
+        kind = self._trace.SpanKind.CONSUMER
+        with self._tracer.start_as_current_span(
+            "kvorum.process", parent, kind=kind, attributes=told, links=links
+        ) as span:
+            yield span
+
+    def settling(self, handled: "Span") -> AbstractContextManager[object]:
+        """What came of a handler's call is told in the name of its span, which is over."""
+        return self._trace.use_span(handled, record_exception=False, set_status_on_exception=False)
+
+    def received(self, queue: str, messages: "Sequence[Delivered]") -> None:
+        """Messages are handed out just now: a span that links to those in which they were sent."""
+        kind, told = self._trace.SpanKind.CONSUMER, _delivered("receive", queue, messages)
+        self._tracer.start_span("kvorum.receive", kind=kind, attributes=told, links=self._links(messages)).end()
+
+    def _links(self, messages: "Sequence[Delivered]") -> "list[OtelLink]":
         links = []
         for message in messages[:_MAX_LINKS]:
             sent = self._trace.get_current_span(self._propagator.extract(dict(message.headers))).get_span_context()
             if sent.is_valid:
                 links.append(self._trace.Link(sent))
-        told = _messaging("process", queue) | {"messaging.batch.message_count": len(messages)}
-        if len(messages) == 1:
-            told |= {"messaging.message.id": messages[0].id, "kvorum.attempt": messages[0].attempt}
-            del told["messaging.batch.message_count"]
-        kind = self._trace.SpanKind.CONSUMER
-        with self._tracer.start_as_current_span("kvorum.process", kind=kind, attributes=told, links=links):
-            yield
+        return links
 
     def inject(self, message: pb.Enqueue) -> None:
         """Put the current context into a message's headers, unless there is one or no room."""
@@ -230,4 +248,16 @@ def _facts(write: pb.AtomicWrite) -> Attributes:
 
 
 def _messaging(operation: str, place: str) -> Attributes:
-    return {"messaging.system": _SYSTEM, "messaging.operation.type": operation, "messaging.destination.name": place}
+    return {
+        "messaging.system": _SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": place,
+    }
+
+
+def _delivered(operation: str, queue: str, messages: "Sequence[Delivered]") -> Attributes:
+    told = _messaging(operation, queue)
+    if len(messages) == 1:
+        return told | {"messaging.message.id": messages[0].id, "kvorum.attempt": messages[0].attempt}
+    return told | {"messaging.batch.message_count": len(messages)}

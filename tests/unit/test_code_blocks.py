@@ -20,8 +20,8 @@ from kvorum_node.config import SETTINGS, load
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if page.name != "CHANGELOG.md")
 KINDS = {"", "python", "sh", "console", "toml", "ts"}
-RUN_ELSEWHERE = {"README.md", "docs/queues.md", "docs/kv-semantics.md"}
-"""Their Python is run against databases by other tests."""
+RUN_ELSEWHERE = {"README.md", "docs/queues.md", "docs/kv-semantics.md", "docs/tracing.md"}
+"""Their Python is run against databases, or in a process of its own, by other tests."""
 Block = tuple[str, str, str]
 """Page, language, text."""
 

@@ -31,7 +31,6 @@ from kvorum.queues.delivered import Delivered, cut_reason
 from kvorum.queues.intake import Intake, Make, reason_of, whole_number
 from kvorum.queues.outgoing import queue_name
 from kvorum.queues.settling import Settler
-from kvorum.tracing import Tracing
 
 logger = logging.getLogger("kvorum")
 
@@ -266,29 +265,30 @@ class Listener(Generic[M]):
                 await intake.undecodable(delivery, error, self._gave_up)
                 self._phases[task] = Phase.RUNNING
         if messages:
-            verdict = _DONE
+            verdict, tracing, span = _DONE, self._tracing, None
             try:
-                if self._tracing is None:
+                if tracing is None:
                     outcome = self._handler(self._argument(messages))
                     if inspect.isawaitable(outcome):
                         await outcome
                 else:
-                    await self._handle_traced(messages, self._tracing)
+                    with tracing.handling(self._terms.queue, messages) as span:
+                        outcome = self._handler(self._argument(messages))
+                        if inspect.isawaitable(outcome):
+                            await outcome
             except asyncio.CancelledError as error:
                 verdict = self._cancelled(messages, error, task)
             except Exception as error:  # noqa: BLE001  # whatever a handler raises is the verdict, and logged
                 verdict = _failed(messages, error)
             if unsettled := [message for message in messages if not message.settled]:
                 self._phases[task] = Phase.SETTLING
-                await self._settle(unsettled, verdict)
+                if tracing is None or span is None:
+                    await self._settle(unsettled, verdict)
+                else:
+                    with tracing.settling(span):
+                        await self._settle(unsettled, verdict)
         for delivery in group:
             intake.finish(delivery)
-
-    async def _handle_traced(self, messages: list[M], tracing: Tracing) -> None:
-        with tracing.handling(self._terms.queue, messages):
-            outcome = self._handler(self._argument(messages))
-            if inspect.isawaitable(outcome):
-                await outcome
 
     def _cancelled(self, messages: list[M], error: asyncio.CancelledError, task: "asyncio.Task[None]") -> _Verdict:
         if self._impatient:

@@ -38,6 +38,8 @@ class Line(Generic[M]):
         closed: "Callable[[Line[M]], None]",
     ) -> None:
         self._closed = closed
+        self._tracing = link.tracing
+        self._queue = queue
         self.intake = Intake(
             link,
             settler,
@@ -120,6 +122,7 @@ class Line(Generic[M]):
             raise
         while not self.ending:
             if (message := self.pop()) is not None:
+                self.handed_out((message,))
                 return message
             if (problem := self.intake.problem) is not None:
                 if isinstance(problem, Closed) and self.intake.link.closed:
@@ -128,6 +131,11 @@ class Line(Generic[M]):
             self._wake.clear()
             await self._wake.wait()
         return None
+
+    def handed_out(self, messages: Sequence[M]) -> None:
+        """Somebody has them now."""
+        if self._tracing is not None and messages:
+            self._tracing.received(self._queue, messages)
 
     async def news(self) -> None:
         """Wait until more have come. Errors: why no more can come."""
@@ -248,6 +256,7 @@ async def gather(line: Line[M], most: int, wait: float) -> list[M]:
     finally:
         if not handed_out:
             await asyncio.shield(line.put_back(messages))
+    line.handed_out(messages)
     line.batch = weakref.WeakSet(messages)
     return messages
 

@@ -136,7 +136,7 @@ async def test_a_write_through_kv_connect_continues_the_trace_of_its_request(
     request = urllib.request.Request(url, write.SerializeToString(), headers)
     with await asyncio.to_thread(urllib.request.urlopen, request, timeout=30) as response:
         assert response.status == 200
-    (served,) = [span for span in spans.get_finished_spans() if span.name.startswith("kvorum.http")]
+    (served,) = [span for span in spans.get_finished_spans() if span.name.startswith("kvorum.http.")]
     assert served.parent is not None and f"{served.parent.span_id:016x}" == span_id
     write_span = below(spans, served)[-1]
     assert write_span.name == "kvorum.node.write" and told(write_span)["kvorum.node"] != f"n{number + 1}"

@@ -1,10 +1,12 @@
 """Spans of OpenTelemetry, kept in memory."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,5 +231,94 @@ async def main():
         await kv.enqueue(1)
 asyncio.run(main())
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+async def test_a_request_is_one_trace_with_its_answer(spans: InMemorySpanExporter) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        stop = asyncio.Event()
+
+        async def answer(message: kvorum.Message) -> str:
+            await kv.set(("asked",), message.value)
+            return "pong"
+
+        serving = asyncio.create_task(kv.queue("ask").serve(answer, stop=stop))
+        with trace.get_tracer("app").start_as_current_span("request") as request:
+            assert await kv.request("ask", "ping") == "pong"
+        stop.set()
+        await serving
+    (asked,) = named(spans, "kvorum.send")
+    (processed,) = named(spans, "kvorum.process")
+    (replied,) = named(spans, "kvorum.commit")
+    assert processed.parent is not None and processed.parent.span_id == asked.context.span_id
+    assert [link.context.span_id for link in processed.links] == [asked.context.span_id]
+    assert replied.parent is not None and replied.parent.span_id == processed.context.span_id
+    traces = {span.context.trace_id for span in (asked, processed, replied, *named(spans, "kvorum.set"))}
+    assert traces == {request.get_span_context().trace_id}
+
+
+async def test_what_is_received_is_linked_to_who_sent_it(spans: InMemorySpanExporter) -> None:
+    async with kvorum.open_kv(":memory:") as kv:
+        queue = kv.queue("mail")
+        await queue.send(1)
+        async with queue.receive() as receiving:
+            async for message in receiving:
+                await message.ack()
+                break
+        await queue.send_batch([2, 3])
+        batch = await queue.receive_batch(max=2)
+        assert [message.value for message in batch] == [2, 3]
+        for message in batch:
+            await message.ack()
+        assert len(await queue.receive_batch(max=1, wait=0.01)) == 0
+    first, both = named(spans, "kvorum.send")
+    one, two = named(spans, "kvorum.receive")
+    assert one.kind is trace.SpanKind.CONSUMER and one.parent is None
+    assert attributes(one)["messaging.operation.name"] == "receive" and attributes(one)["kvorum.attempt"] == 1
+    assert [link.context.span_id for link in one.links] == [first.context.span_id]
+    assert [link.context.span_id for link in two.links] == [both.context.span_id] * 2
+    assert attributes(two)["messaging.batch.message_count"] == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_verdict_on_a_handled_message_belongs_to_its_handling(
+    spans: InMemorySpanExporter, *, fails: bool
+) -> None:
+    handled = asyncio.Event()
+
+    async def handle(message: object) -> None:
+        handled.set()
+        if fails:
+            raise ValueError("no")
+
+    async with kvorum.open_kv(":memory:") as kv:
+        await kv.enqueue(1, backoff_schedule=[])
+        listening = asyncio.create_task(kv.listen_queue(handle))
+        await handled.wait()
+    await listening
+    (processed,) = named(spans, "kvorum.process")
+    (settled,) = named(spans, "kvorum.settle")
+    assert settled.parent is not None and settled.parent.span_id == processed.context.span_id
+    expected = trace.StatusCode.ERROR if fails else trace.StatusCode.UNSET
+    assert processed.status.status_code is expected
+
+
+def test_the_set_up_of_the_page_makes_a_program_trace() -> None:
+    """With a stand-in for the exporter, which the project does not install. In a process of its own: a provider is set
+    once."""
+    page = (Path(__file__).parents[3] / "docs" / "tracing.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    program = f"""
+import sys, types
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+module = types.ModuleType("trace_exporter")
+module.OTLPSpanExporter = lambda endpoint: InMemorySpanExporter()
+for name in ("exporter", "exporter.otlp", "exporter.otlp.proto", "exporter.otlp.proto.grpc"):
+    sys.modules[f"opentelemetry.{{name}}"] = types.ModuleType(name)
+sys.modules["opentelemetry.exporter.otlp.proto.grpc.trace_exporter"] = module
+{block}
+from kvorum.tracing import is_tracing
+assert is_tracing()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
