@@ -108,6 +108,8 @@ class ListJob(ReadJob):
         super().__init__(reader)
         self.read = read
         self.taker = taker
+        self.denied = 0
+        """The status that was answered in place of what was read; 0: none was."""
         self._time_ms = time_ms
         """The cluster's time when the list was asked for, if it matters."""
         self._position = 0
@@ -119,6 +121,11 @@ class ListJob(ReadJob):
 
     def deliver(self, part: Any) -> None:
         self.taker(self, part)
+
+    def deny(self, status: int) -> None:
+        """Whoever asked may not have it: nothing more comes, and it counts as that."""
+        self.denied = status
+        self.cancel()
 
     def step(self, store: Store) -> pb.ReadResult:
         """In the thread: the next slice."""
@@ -235,7 +242,6 @@ class ListReader:
         job = ListJob(self, read, taker, time_ms)
         if self.begin(job):
             return job
-        self.meter.refused(code_of_read(pb.READ_STATUS_OVERLOADED))
         return None
 
     def begin(self, job: ReadJob) -> bool:
@@ -305,17 +311,19 @@ class ListReader:
             self._open.pop(job, None)
             self._served += 1
             self._too_old += job.too_old
-            if isinstance(job, ListJob):
-                self._count(job, part)
             while self._waiting and len(self._open) < MAX_OPEN:
                 self._begin(self._waiting.popleft())
         if not job.cancelled:
             job.deliver(part)
         elif part.more:
             self.resume(job)
+        if not part.more and isinstance(job, ListJob):
+            self._count(job, part)
 
     def _count(self, job: ListJob, last: Any) -> None:
         seconds, code = perf_counter() - job.begun_at, "cancelled" if job.cancelled else code_of_read(last.status)
+        if job.denied:
+            code = code_of_read(job.denied)
         self.meter.answered(seconds)
         if code != OK:
             self.meter.others[code] += 1

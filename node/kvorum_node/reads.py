@@ -322,8 +322,25 @@ class Reads:
         item.reply(pb.PointAnswers(id=item.read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp, rows=rows))
         return most if item.rest else count
 
+    def turned_away(self, reads: "Sequence[pb.Read] | Sequence[pb.PointReads]", status: int) -> None:
+        """Count reads that do not come as far as `submit`."""
+        for read in reads:
+            self._meter_of(read).refused(code_of_read(status), len(read.keys) if isinstance(read, pb.PointReads) else 1)
+
+    def took_back(self, read: pb.Read | pb.PointReads, status: int, times: int = 1) -> None:
+        """Count reads that were served, and are answered with that status all the same."""
+        if isinstance(read, pb.Read) and read.ranges:
+            self._lists.meter.others[code_of_read(status)] += 1
+        else:
+            self._served -= times
+            self.meter.refused(code_of_read(status), times)
+
+    def _meter_of(self, read: pb.Read | pb.PointReads) -> Meter:
+        return self._lists.meter if isinstance(read, pb.Read) and read.ranges else self.meter
+
     def _refuse(self, item: Pending, status: "pb.ReadStatus", message: str) -> None:
-        self.meter.refused(code_of_read(status), len(item.rest) if isinstance(item, PendingPoints) else 1)
+        times = len(item.rest) if isinstance(item, PendingPoints) else 1
+        self._meter_of(item.read).refused(code_of_read(status), times)
         item.refuse(status, message)
 
     def _found_damage(self, item: Pending, fault: StoreFault) -> None:

@@ -219,6 +219,11 @@ class NodeService:
                 )
             )
 
+    def refuse(self, group: pb.WriteGroup, outcome: "pb.Outcome", message: str = "") -> pb.ResultGroup:
+        """The answer to a group that does not come as far as `write`."""
+        self.writes.refused(code_of_write(outcome), len(group.writes))
+        return refuse_all(group, outcome, message)
+
     def _written(
         self, group: pb.WriteGroup, answer: Answer, since: float, results: Any, error: RaftError | None
     ) -> None:
@@ -230,8 +235,7 @@ class NodeService:
                 self._slow_write(group, since, seconds, pb.OUTCOME_DONE)
         else:
             outcome = outcome_of(error)
-            self.writes.refused(code_of_write(outcome), len(group.writes))
-            answer(refuse_all(group, outcome, str(error)))
+            answer(self.refuse(group, outcome, str(error)))
             seconds = perf_counter() - since
             if seconds >= self.slow.threshold:
                 self._slow_write(group, since, seconds, outcome)

@@ -8,6 +8,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import LimitExceeded
 
 from ..access import Refusal
+from ..metrics.operations import code_of_read
 from ..queue import Consumer, TakeRoom
 from ..queue_calls import Call
 from ..service import NodeService
@@ -140,6 +141,7 @@ class StreamQueues:
         """Take a call about queues."""
         if len(self._calls) >= MAX_QUEUE_CALLS:
             message = f"more than {MAX_QUEUE_CALLS} calls about queues are under way on one connection"
+            self._service.calls.meter.refused(code_of_read(pb.READ_STATUS_OVERLOADED))
             self._reply(pb.QueueReply(id=request.id, status=pb.READ_STATUS_OVERLOADED, message=message))
             return
         answered = self._answered if traces is None else traces.call(request, self._answered)

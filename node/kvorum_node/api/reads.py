@@ -57,6 +57,7 @@ class StreamReads:
             raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
         if self._service.access.on:
             if over := self._service.access.over(self._guard.caller, len(reads)):
+                self._service.reads.turned_away(reads, pb.READ_STATUS_OVERLOADED)
                 for read in reads:
                     self._answer(_denied(read, (pb.READ_STATUS_OVERLOADED, over)))
             else:
@@ -76,6 +77,7 @@ class StreamReads:
             raise ResumableError("the answers are not read fast enough")
         if self._service.access.on:
             if over := self._service.access.over(self._guard.caller, sum(len(read.keys) for read in reads)):
+                self._service.reads.turned_away(reads, pb.READ_STATUS_OVERLOADED)
                 for read in reads:
                     self._answer_points(pb.PointAnswers(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over))
             else:
@@ -152,6 +154,8 @@ class StreamReads:
 
         def reply(answer: pb.ReadResult) -> None:
             refused = refusal() if answer.status == pb.READ_STATUS_OK else None
+            if refused is not None:
+                self._service.reads.took_back(read, refused[0])
             self._answer(answer if refused is None else _denied(read, refused))
 
         def take(job: ListJob, part: pb.ReadResult) -> None:
@@ -159,7 +163,7 @@ class StreamReads:
             if refused is None:
                 self._take_slice(job, part)
                 return
-            job.cancel()
+            job.deny(refused[0])
             self._lists.pop(job, None)
             self._answer(_denied(read, refused))
 
@@ -170,13 +174,15 @@ class StreamReads:
         refused: list[Refusal] = []
 
         def reply(answer: pb.PointAnswers) -> None:
-            if refused:
-                return  # nothing follows that
+            if refused:  # nothing follows that
+                self._service.reads.took_back(read, refused[0][0], len(answer.rows))
+                return
             refusal = None
             if answer.status == pb.READ_STATUS_OK:
                 refusal = self._guard.refusal(partial(for_keys, keys=read.keys))
             if refusal is not None:
                 refused.append(refusal)
+                self._service.reads.took_back(read, refusal[0], len(answer.rows))
                 answer = pb.PointAnswers(id=read.id, status=refusal[0], message=refusal[1])
             self._answer_points(answer)
 

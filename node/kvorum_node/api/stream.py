@@ -18,7 +18,6 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import Unauthenticated
 
-from ..admission import refuse_all
 from ..service import Answer, NodeService
 from ..watches import Watch
 from .endings import ProtocolError, ResumableError
@@ -286,19 +285,19 @@ class Stream:
         if session != self._session.id or not session:
             if len(session) != SESSION_SIZE:
                 text = f"a session id has {SESSION_SIZE} bytes, got {len(session)}"
-                answer(refuse_all(group, pb.OUTCOME_INVALID, text))
+                answer(self._service.refuse(group, pb.OUTCOME_INVALID, text))
                 return
             self._session.use(session)
         if not self._service.consensus.is_leader:
-            answer(refuse_all(group, pb.OUTCOME_NOT_LEADER))
+            answer(self._service.refuse(group, pb.OUTCOME_NOT_LEADER))
             return
         try:
             principal = self._service.access.stamp(self._guard.caller)
         except Unauthenticated as error:
-            answer(refuse_all(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
+            answer(self._service.refuse(group, pb.OUTCOME_UNAUTHENTICATED, str(error)))
             return
         if principal and (over := self._service.access.over(self._guard.caller, len(group.writes))):
-            answer(refuse_all(group, pb.OUTCOME_OVERLOADED, over))
+            answer(self._service.refuse(group, pb.OUTCOME_OVERLOADED, over))
             return
         self._service.write(group, answer, principal)
 

@@ -19,6 +19,7 @@ from kvorum_raft.errors import RaftError
 
 from ..access import Caller, Refusal
 from ..lists import ListJob
+from ..metrics.operations import code_of_write
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store.rights import Rights, for_read
@@ -38,9 +39,11 @@ class Unary:
         read = await parse(pb.Read, data, context)
         caller = caller_of(self._service, context)
         if over := self._service.access.over(caller, 1):
+            self._service.reads.turned_away([read], pb.READ_STATUS_OVERLOADED)
             return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over)
         refusal, _ = await _refused(self._service, caller, partial(for_read, read=read))
         if refusal is not None:  # before it costs anything: a list may be long
+            self._service.reads.turned_away([read], refusal[0])
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_gather, future, []))
@@ -56,8 +59,14 @@ class Unary:
         # By a state at least as new as the one that was read.
         refusal = self._service.access.refusal(caller, partial(for_read, read=read))
         if refusal is not None:
+            if answer.status == pb.READ_STATUS_OK:
+                self._service.reads.took_back(read, refusal[0])
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         return answer
+
+    def _refused(self, outcome: "pb.Outcome", message: str) -> pb.WriteResponse:
+        self._service.writes.refused(code_of_write(outcome))
+        return pb.WriteResponse(outcome=outcome, message=message)
 
     async def commit(self, data: bytes, context: Any) -> pb.WriteResponse:
         request = await parse(pb.WriteRequest, data, context)
@@ -66,14 +75,14 @@ class Unary:
             where = (
                 f"node {leader.node_id} at {leader.address}" if leader.node_id else "nobody, as far as this node knows"
             )
-            return pb.WriteResponse(outcome=pb.OUTCOME_NOT_LEADER, message=f"the leader is {where}")
+            return self._refused(pb.OUTCOME_NOT_LEADER, f"the leader is {where}")
         try:
             caller = caller_of(self._service, context)
             principal = self._service.access.stamp(caller)
         except Unauthenticated as error:
-            return pb.WriteResponse(outcome=pb.OUTCOME_UNAUTHENTICATED, message=str(error))
+            return self._refused(pb.OUTCOME_UNAUTHENTICATED, str(error))
         if over := self._service.access.over(caller, 1):
-            return pb.WriteResponse(outcome=pb.OUTCOME_OVERLOADED, message=over)
+            return self._refused(pb.OUTCOME_OVERLOADED, over)
         # No session: nothing can tell a repeat of this request, so an unknown outcome stays unknown.
         group = pb.WriteGroup()
         group.writes.add(seq=1, op=request.write.SerializeToString())

@@ -176,8 +176,8 @@ KV: Final = (
     Family(
         "kv_ops",
         "counter",
-        "operations answered. op: write (an atomic operation), read (up to 10 keys), list, queue_call; code: ok, or"
-        " what was answered instead",
+        "operations answered, each once, those that were refused at once included. op: write (an atomic operation),"
+        " read (up to 10 keys), list, queue_call; code: ok, or what was answered instead: not_leader, overloaded, …",
         labels=("op", "code"),
     ),
     Family(
