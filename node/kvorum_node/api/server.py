@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from ..request_ids import UnaryCalls
 from ..service import LAG_PATIENCE, NodeService
 from .admin import SERVICE as ADMIN
 from .admin import Admin
+from .gate import Gate
 from .stream import Stream
 from .unary import Unary
 
@@ -59,6 +61,7 @@ class ApiServer:
         self._listen = listen
         self._streams: dict[Stream, None] = {}
         self._unary = Unary(service)
+        self._gate = Gate()
         self._health = health.aio.HealthServicer()
         self._health_task: asyncio.Task[None] | None = None
         self._leader_news = asyncio.Event()
@@ -72,7 +75,7 @@ class ApiServer:
                 # code.
                 ("grpc.max_receive_message_length", limits.MAX_FRAME_SIZE + 1_048_576),
                 ("grpc.max_send_message_length", limits.MAX_FRAME_SIZE + 1_048_576),
-                ("grpc.max_concurrent_streams", 1_000),
+                ("grpc.max_concurrent_streams", 256),
                 ("grpc.keepalive_time_ms", milliseconds),
                 ("grpc.keepalive_timeout_ms", milliseconds),
                 # Without it a ping may go unanswered for a minute, whatever the keepalive's timeout says.
@@ -84,7 +87,10 @@ class ApiServer:
                 # Those without a handshake or a call count as well.
                 ("grpc.max_allowed_incoming_connections", at_most(MAX_CONNECTIONS, 10)),
             ),
-            interceptors=(UnaryCalls(service.slow, service.tracing),),
+            interceptors=(
+                self._gate,
+                UnaryCalls(service.slow, service.tracing),
+            ),
             maximum_concurrent_rpcs=MAX_STREAMS,
         )
         self._server.add_generic_rpc_handlers((self._handlers(), Admin(service, administration, backups).handlers()))
@@ -116,7 +122,7 @@ class ApiServer:
         await self._server.stop(GRACE)
 
     def statistics(self) -> dict[str, float]:
-        return {"streams": len(self._streams)}
+        return {"streams": len(self._streams), **self._gate.statistics()}
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         # Requests come as bytes: what cannot be decoded is answered by us, not by an abort inside gRPC.
@@ -137,7 +143,9 @@ class ApiServer:
         )
 
     async def _stream(self, _: Any, context: Any) -> None:
-        stream = Stream(self._service, self._node_id, context)
+        task = asyncio.current_task()
+        assert task is not None
+        stream = Stream(self._service, self._node_id, context, greeted=partial(self._gate.heard, task))
         self._streams[stream] = None
         try:
             await stream.run()

@@ -43,7 +43,16 @@ _POINTS = pb.ClientFrame.POINT_READS_FIELD_NUMBER
 class Stream:
     """See the module. `run` returns when the stream has ended."""
 
-    def __init__(self, service: NodeService, node_id: str, context: Any, *, stall: float = STALL) -> None:
+    def __init__(
+        self,
+        service: NodeService,
+        node_id: str,
+        context: Any,
+        *,
+        stall: float = STALL,
+        greeted: Callable[[bool], None] | None = None,
+    ) -> None:
+        """`greeted` is told that the client has said hello, and whether it is nobody by that."""
         self._service = service
         self._node_id = node_id
         self._context = context
@@ -54,6 +63,7 @@ class Stream:
         self._writing_since: float | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._greeted = False
+        self._on_greeted = greeted
         self._ending = False
         self._clock = self._loop.time
         self._outbox = outbox = Outbox(self._wake, load=service.store.delivery, take=self._event)
@@ -214,6 +224,9 @@ class Stream:
             caller = self._guard.caller = self._service.access.caller(hello.token)
             if too_many := self._service.access.enter(caller):
                 raise ResumableError(too_many)
+        if self._on_greeted is not None:
+            access = self._service.access
+            self._on_greeted(access.on and bool(access.problem(self._guard.caller)))
         leader = self._service.leader
         self._outbox.put_hello(
             pb.HelloReply(
