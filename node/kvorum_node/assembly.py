@@ -14,7 +14,7 @@ from kvorum.cluster import Address, ClusterBackend
 from kvorum.cluster.connection import Connection
 from kvorum_raft import Limits, RaftConfig, RaftNode, Timing
 from kvorum_raft.errors import ConfigurationError, RaftFault
-from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, write_marker
+from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, kind_of, write_marker
 from kvorum_raft.tls import PeerTls
 
 from . import quarantine
@@ -274,7 +274,7 @@ def _open_store(config: NodeConfig, *, crashed: bool) -> Store:
     except quarantine.QuarantineError as error:
         raise ConfigurationError(str(error)) from error
     except StoreFault as fault:
-        raise RaftFault(str(fault)) from fault
+        raise kind_of(fault, config.data_dir)(str(fault)) from fault
 
 
 def _raft_config(config: NodeConfig, timing: Timing, tls: PeerTls | None) -> RaftConfig:

@@ -1,11 +1,12 @@
 """The process of a node: `python -m kvorum_node --config FILE`, or `kvorum node --config FILE`.
 
 Exit status: 0 ended on request, or a configuration that was only checked is right; 78 refused to start (one line says
-why); 70 stopped by a fault of the disk or the state.
+why); 73 the disk is full; 70 stopped by a fault of the disk or the state.
 """
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -21,13 +22,12 @@ from typing import Any
 from kvorum._version import __version__
 from kvorum.errors import KvorumError
 from kvorum_raft.errors import ConfigurationError, RaftFault
+from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT, NO_ROOM, exit_code
 
 from . import logs
 from .config import SETTINGS, NodeConfig, listen_parts, load
 from .descriptors import raise_limit
 
-EXIT_FAULT = 70
-EXIT_REFUSED = 78
 _PARTS = ("state", "raft", "checkpoints", "backup")
 """Beginnings of the names of what a node keeps in its folder."""
 STOP_PATIENCE = 10.0
@@ -52,9 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare_folder(config.data_dir)
         return _run(lambda: serve(config), config.event_loop)
     except RaftFault as fault:
-        return _refuse(fault, EXIT_FAULT)
+        return _refuse(fault, exit_code(fault))
     except (ConfigurationError, KvorumError, OSError) as error:
-        return _refuse(error, EXIT_REFUSED)
+        return _refuse(error, _status(error))
+
+
+def _status(error: Exception) -> int:
+    """Of a start that failed. A full or broken disk must not look like a wrong setting, after which nobody would start
+    the node again."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in NO_ROOM:
+            return EXIT_DISK_FULL
+        if isinstance(seen, OSError) and seen.errno == errno.EIO:
+            return EXIT_FAULT
+        seen = seen.__cause__
+    return EXIT_CONFIGURATION
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,7 +164,15 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _close_to_others(folder)
     except OSError as error:
-        raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from error
+
+
+def _leave() -> None:
+    """Whatever hangs must not keep an operator from restarting."""
+    line = f"it did not end within {STOP_PATIENCE:g} s of the request; what was acknowledged is in its log"
+    with contextlib.suppress(OSError):
+        os.write(2, f"kvorum node: {line}\n".encode())
+    os._exit(EXIT_FAULT)
 
 
 def _close_to_others(folder: Path) -> None:
@@ -191,8 +212,7 @@ async def serve(config: NodeConfig) -> int:
         gc.freeze()
         await ended.wait()
         logger.info("ending")
-        # Whatever hangs must not keep an operator from restarting: what was acknowledged is in the log.
-        loop.call_later(STOP_PATIENCE, os._exit, EXIT_FAULT)
+        loop.call_later(STOP_PATIENCE, _leave)
         await replica.retire()
     crashes.close()
     logger.info("ended")

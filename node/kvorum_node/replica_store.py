@@ -9,8 +9,9 @@ from collections.abc import Generator
 import lmdb
 
 from kvorum_raft.errors import DiskFull
+from kvorum_raft.faults import is_full
 
-from .store import ApplyResult, Store
+from .store import ApplyResult, Store, StoreFault
 
 
 class ReplicaStore(Store):
@@ -19,5 +20,7 @@ class ReplicaStore(Store):
     def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, ApplyResult]:
         try:
             return (yield from super().apply(index, time_ms, payload))
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
+        except (lmdb.Error, OSError, StoreFault) as error:
+            if not is_full(error, self.data_file):
+                raise
             raise DiskFull(f"entry {index} finds no room in the state: {error}") from error

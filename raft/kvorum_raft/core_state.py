@@ -17,7 +17,7 @@ from kvorum_raft.config import Limits, Timing
 from kvorum_raft.core_partners import Install, Listener, Snapshots, Transfer
 from kvorum_raft.entry import Entry, Kind, make
 from kvorum_raft.entry_clock import EntryClock
-from kvorum_raft.errors import Discarded, RaftError, RaftFault, UnknownOutcome
+from kvorum_raft.errors import Discarded, DiskFull, RaftError, RaftFault, UnknownOutcome
 from kvorum_raft.histogram import Histogram
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
@@ -477,6 +477,8 @@ class CoreState(Library):
             next(steps)
         except StopIteration as done:
             result = done.value
+        except DiskFull:
+            raise
         except Exception as error:
             raise RaftFault(f"applying entry {entry.index} failed: {type(error).__name__}: {error}") from error
         else:

@@ -68,7 +68,7 @@ class Diverged(RaftFault):
 
 
 class DiskFull(RaftFault):
-    """The log could not be written for want of space; nothing of what failed was acknowledged."""
+    """The log or the state found no room; nothing of what failed was acknowledged."""
 
 
 class ProtocolError(RaftError):

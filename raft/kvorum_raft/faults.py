@@ -5,6 +5,7 @@ line of standard error, and the end of the process.
 cannot be trusted.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from kvorum_raft.errors import ConfigurationError, DiskFull, RaftError, Refused
+import lmdb
+
+from kvorum_raft.errors import ConfigurationError, DiskFull, RaftError, RaftFault, Refused
 
 EXIT_FAULT: Final = 70
 EXIT_CONFIGURATION: Final = 78
@@ -21,6 +24,10 @@ REFUSED_MARKER: Final = "REFUSED"
 FAULT_MARKER: Final = "FAULT"
 REBUILD_MARKER: Final = "REBUILD"
 """The state and its checkpoints must be thrown away before the next start uses them."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_HARDLY_ANY: Final = 1 << 20
+"""Bytes: about the largest single write of LMDB. Where fewer are free, a write that was cut short is no fault of the
+disk."""
 _log = logging.getLogger("kvorum.raft")
 
 OnFault = Callable[[RaftError], None]
@@ -31,6 +38,39 @@ def exit_code(error: RaftError) -> int:
     if isinstance(error, ConfigurationError):
         return EXIT_CONFIGURATION
     return EXIT_DISK_FULL if isinstance(error, DiskFull) else EXIT_FAULT
+
+
+def is_full(error: BaseException, folder: Path) -> bool:
+    """Whether an error, or what it came of, is a want of room on the disk of `folder`, or in LMDB's map.
+
+    LMDB tells a quota by its text alone. A write of which the disk took only a part is an input/output error to it, as
+    a broken disk is: then the disk is asked how full it is.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (DiskFull, lmdb.DiskError, lmdb.MapFullError)):
+            return True
+        if isinstance(seen, OSError) and seen.errno in NO_ROOM:
+            return True
+        if isinstance(seen, lmdb.Error) and any(os.strerror(number) in str(seen) for number in NO_ROOM):
+            return True
+        if isinstance(seen, lmdb.Error) and os.strerror(errno.EIO) in str(seen):
+            return _hardly_any_room(folder)
+        seen = seen.__cause__
+    return False
+
+
+def _hardly_any_room(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _HARDLY_ANY
+
+
+def kind_of(error: BaseException, folder: Path) -> type[RaftFault]:
+    """The fault that an error of the disk is: `DiskFull` if room is all that is missing."""
+    return DiskFull if is_full(error, folder) else RaftFault
 
 
 def write_marker(folder: Path, name: str, text: str) -> bool:

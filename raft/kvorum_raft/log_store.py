@@ -10,7 +10,6 @@ transaction. A failed write or sync is never repeated, since after a failed sync
 and the next sync would succeed without them: it is reported once as a RaftFault, and nothing is written after it.
 """
 
-import errno
 import os
 import struct
 import threading
@@ -25,7 +24,8 @@ import lmdb
 
 from kvorum_raft.base import Base
 from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
-from kvorum_raft.errors import ConfigurationError, DiskFull, RaftFault
+from kvorum_raft.errors import ConfigurationError, RaftFault
+from kvorum_raft.faults import kind_of
 from kvorum_raft.histogram import Histogram
 from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
 
@@ -92,7 +92,7 @@ class LogStore:
         except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
             raise RaftFault(f"the log in {path} is damaged: {error}") from error
         except (lmdb.Error, OSError) as error:
-            raise RaftFault(f"the log in {path} cannot be opened: {error}") from error
+            raise kind_of(error, path.parent)(f"the log in {path} cannot be opened: {error}") from error
         return store
 
     def _check_format(self) -> None:
@@ -133,7 +133,7 @@ class LogStore:
                 for key, value in records.items():
                     txn.put(key, value)
         except (lmdb.Error, OSError) as error:
-            raise RaftFault(f"cannot write to {self.path}: {error}") from error
+            raise kind_of(error, self.path)(f"cannot write to {self.path}: {error}") from error
 
     def verify(self, *, cache: int) -> Stored:
         """Read the whole log back and check it; returns what the journal starts from, with at most about `cache` bytes
@@ -359,8 +359,7 @@ class LmdbDisk:
             failure = ""
         except (lmdb.Error, OSError) as error:
             failure = str(error)
-            full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in failure
-            kind = DiskFull if full else RaftFault
+            kind = kind_of(error, self._store.path)
         finally:
             if failure:
                 self._report(0, kind(f"writing the log in {self._store.path} failed: {failure}"))

@@ -34,6 +34,7 @@ from kvorum_raft.faults import (
     check_refused,
     exit_process,
     has_marker,
+    kind_of,
     remove_marker,
     write_marker,
 )
@@ -275,7 +276,8 @@ class RaftNode:
                 remove_marker(self._folder, REBUILD_MARKER)
             restore(self._machine, checkpoints, self._journal)
         except OSError as error:
-            raise RaftFault(f"the checkpoints in {checkpoints.folder} cannot be used: {error}") from error
+            kind = kind_of(error, checkpoints.folder)
+            raise kind(f"the checkpoints in {checkpoints.folder} cannot be used: {error}") from error
         return checkpoints
 
     async def stop(self) -> None:
@@ -316,7 +318,8 @@ class RaftNode:
         if self._failed:
             return
         self._failed = True
-        cause = error if isinstance(error, RaftError) else RaftFault(f"{type(error).__name__}: {error}")
+        kind = kind_of(error, self._folder)
+        cause = error if isinstance(error, RaftError) else kind(f"{type(error).__name__}: {error}")
         _log.critical("node %s stops: %s", self._config.node_id, cause, exc_info=None if cause is error else error)
         if isinstance(cause, Refused) and cause.lasting:
             write_marker(self._folder, REFUSED_MARKER, str(cause))

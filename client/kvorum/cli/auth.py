@@ -14,10 +14,12 @@ from kvorum.cli.session import (
     Duration,
     Options,
     database_options,
+    dry_run_option,
     echo,
     fail,
     note,
     print_json,
+    print_plan,
     print_table,
     runs,
 )
@@ -135,11 +137,17 @@ async def show_command(options: Options, wanted: str) -> int | None:
 @token_group.command("revoke")
 @_TOKEN
 @click.option("--keep", is_flag=True, help="Disable it only, so that it stays in the list, and can be enabled again.")
+@dry_run_option
 @database_options
 @runs
-async def revoke_command(options: Options, wanted: str, keep: bool) -> int | None:
+async def revoke_command(options: Options, wanted: str, keep: bool, dry_run: bool) -> int | None:
     """Make a token good for nothing, at once and on all nodes."""
     async with _opened(options) as kv:
+        if dry_run:
+            found = await kv.auth.show(wanted)
+            verb = "disable" if keep else "revoke"
+            print_plan(options, f"would {verb} token {found.name} ({found.id})", token=found.id, name=found.name)
+            return None
         await (kv.auth.disable(wanted) if keep else kv.auth.revoke(wanted))
     if options.as_json:
         print_json({"token": wanted, "disabled": keep})

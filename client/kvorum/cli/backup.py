@@ -22,6 +22,7 @@ from kvorum.cli.session import (
     USAGE,
     Options,
     cluster_options,
+    drop_stdout,
     echo,
     fail,
     file_trouble,
@@ -82,6 +83,15 @@ async def save_command(
             else:
                 async with AdminClient(target.addresses, options.channel_tls, options.shown_token) as client:
                     header = await _save_cluster(client, commands.Saver(sink), show, node_id, options.timeout, stale)
+    except BrokenPipeError as error:
+        # Elsewhere that means `| head`, and is fine. Nobody may take half a backup for one.
+        drop_stdout()
+        raise errors.Unavailable("no backup was made: whatever read standard output has gone away") from error
+    except OSError as error:
+        if file == commands.STANDARD and error.filename is None:
+            drop_stdout()
+            raise errors.Unavailable(f"no backup was made: writing to standard output: {error}") from error
+        raise
     except commands.DAMAGE as error:
         if isinstance(error, errors.KvorumError):
             raise
@@ -293,7 +303,7 @@ def print_restored(restored: Any, folder: Path, member: Any, as_json: bool) -> N
     if member is not None:
         note(
             f"start node {member.node_id} with it; then let the others in: `kvorum node --join` with empty folders, and"
-            " `kvorum cluster add`"
+            " `kvorum cluster add`. No node of the old cluster may run any more: who asks one goes on with it"
         )
 
 

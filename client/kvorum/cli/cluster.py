@@ -27,6 +27,7 @@ from kvorum.cli.session import (
     print_table,
     runs,
 )
+from kvorum.cluster.connection import Connection, NodeFailed
 from kvorum.target import Cluster
 
 CALL: Final = 30.0
@@ -35,6 +36,9 @@ LOOK: Final = 0.5
 """Seconds between looks at a learner that is catching up."""
 NEAR: Final = 1_000
 """Entries that a learner may lack when it is promoted; the leader judges for itself."""
+
+AHEAD_MS: Final = 60_000
+"""Milliseconds by which a time may be ahead of this machine's clock without being asked about."""
 
 _COLUMNS: Final = ("Node", "Role", "Peers at", "Clients at", "Connected", "Has", "Lag", "Snapshot")
 P = ParamSpec("P")
@@ -288,17 +292,57 @@ async def transfer_command(options: Options, node_id: str) -> int | None:
 
 @cluster_group.command("set-time")
 @click.argument("moment", metavar="TIME")
+@click.option("--ahead", is_flag=True, help="Also to a time that lies ahead of this machine's clock.")
+@dry_run_option
 @cluster_options("30s")
 @runs
-async def set_time_command(options: Options, moment: str) -> int | None:
+async def set_time_command(options: Options, moment: str, ahead: bool, dry_run: bool) -> int | None:
     """Let the cluster's time jump forward to TIME: `now`, 2027-01-31T12:00:00+00:00, or Unix milliseconds.
 
-    Only for a cluster whose clocks were wrong: everything that expires or is delayed up to then is due at once.
+    Only for a cluster whose clocks were wrong: everything that expires or is delayed up to then is due at once, and
+    nothing sets it back.
     """
-    unix_ms = parse_moment(moment, time.time_ns() // 1_000_000)
+    now_ms = time.time_ns() // 1_000_000
+    unix_ms = parse_moment(moment, now_ms)
+    shown = _shown_moment(unix_ms)
+    if unix_ms > now_ms + AHEAD_MS and not ahead:
+        raise errors.InvalidArgument(
+            f"{shown} is ahead of this machine's clock ({_shown_moment(now_ms)}), and the cluster's time never goes"
+            " back: all keys and messages that expire until then would be gone. If that is meant, add --ahead"
+        )
+    if dry_run:
+        return await _plan_jump(options, unix_ms)
     await _change(options, "SetTime", pb.SetTimeRequest(unix_ms=unix_ms))
-    shown = datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return _done(options, f"the cluster's time is {shown}", unix_ms=unix_ms)
+
+
+async def _plan_jump(options: Options, unix_ms: int) -> int:
+    now_ms = await _cluster_time(options)
+    text = f"would let the cluster's time jump from {_shown_moment(now_ms)} to {_shown_moment(unix_ms)}"
+    print_plan(options, text, time_ms=now_ms, unix_ms=unix_ms)
+    return OK
+
+
+async def _cluster_time(options: Options) -> int:
+    """As its leader tells it. Errors: Unavailable."""
+    async with _client(options) as client:
+        view = await client.members(_seconds(options))
+        leader = _find(view, view.leader.node_id)
+        address = None if leader is None else client.address_of(leader)
+    if address is None:
+        raise errors.Unavailable("there is no leader, which knows the cluster's time: try again")
+    connection = Connection(address, asyncio.get_running_loop(), options.channel_tls)
+    try:
+        status = await connection.status(_seconds(options), options.shown_token)
+    except NodeFailed as failure:
+        raise errors.Unavailable(f"the leader does not tell the cluster's time: {failure.problem}") from None
+    finally:
+        await connection.close()
+    return status.time_ms
+
+
+def _shown_moment(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def parse_moment(text: str, now_ms: int) -> int:

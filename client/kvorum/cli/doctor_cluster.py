@@ -92,7 +92,11 @@ def _one_cluster(statuses: Sequence[pb.StatusResponse]) -> Finding:
     told = "the addresses belong to different clusters: " + ", ".join(
         f"{node} to {id[:8]}…" for id, node in ids.items()
     )
-    return Finding("cluster id", "cluster", "FAIL", told, "mend the addresses: clients would write here and there")
+    todo = (
+        "clients write here and there: stop the nodes that do not belong here (after a restore those of the old"
+        " cluster, whose folders are put aside), or mend the addresses"
+    )
+    return Finding("cluster id", "cluster", "FAIL", told, todo)
 
 
 def _versions(statuses: Sequence[pb.StatusResponse]) -> Finding:
@@ -182,10 +186,11 @@ def _voters(voters: int, connected: int, majority: int, away: Sequence[str]) -> 
 
 def _contents(statuses: Sequence[pb.StatusResponse]) -> Finding:
     """States at the same entry have the same hash. Those of different entries say nothing about one another."""
-    by_index: dict[int, dict[bytes, list[str]]] = {}
+    by_index: dict[tuple[bytes, int], dict[bytes, list[str]]] = {}
     for status in statuses:
-        by_index.setdefault(status.applied_index, {}).setdefault(status.state_hash, []).append(status.node_id)
-    for index, hashes in by_index.items():
+        of_entry = by_index.setdefault((status.cluster_id, status.applied_index), {})
+        of_entry.setdefault(status.state_hash, []).append(status.node_id)
+    for (_, index), hashes in by_index.items():
         if len(hashes) > 1:
             nodes = " against ".join(", ".join(sorted(names)) for names in hashes.values())
             todo = "keep the folders, and look for lines of level critical in the logs: this must not happen"
@@ -207,6 +212,7 @@ def _figures(name: str, figures: Mapping[str, float]) -> list[Finding]:
         _loop,
         _alarms,
         _clear_peers,
+        _archive,
         _certificate,
     )
     found = [look(name, figures) for look in looks]
@@ -296,6 +302,21 @@ def _clear_peers(name: str, figures: Mapping[str, float]) -> Finding | None:
         told = "it takes clear connections with peers (peer_tls = prefer), and has none"
         todo = "when no node has any, set peer_tls = require, one node after the other (docs/security.md)"
     return Finding("peers", name, "warn", told, todo)
+
+
+def _archive(name: str, figures: Mapping[str, float]) -> Finding | None:
+    """Of a node that archives its log."""
+    if "archive_failing_seconds" not in figures:
+        return None
+    failing, gaps = figures["archive_failing_seconds"], figures.get("archive_gaps", 0)
+    if failing:
+        told = f"it cannot be written for {failing:,.0f} s; the log is kept meanwhile, as long as the disk has room"
+        return Finding("archive", name, "FAIL", told, "look at its log for why: mounted, full, read-only?")
+    if gaps:
+        told = f"{gaps:.0f} gaps since its start: no moment within them can be restored"
+        return Finding("archive", name, "warn", told, "look at its log, and at the archive: kvorum pitr verify")
+    told = f"the last entry in it is {figures.get('archive_entry', 0):,.0f}"
+    return Finding("archive", name, "ok", told)
 
 
 def _certificate(name: str, figures: Mapping[str, float]) -> Finding | None:

@@ -268,7 +268,7 @@ def _outcome(action: Awaitable[int | None]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader went away, e.g. `kvorum list | head`.
-        _drop_stdout()
+        drop_stdout()
         return OK
     except errors.OutcomeUnknown as error:
         fail(UNKNOWN, f"unknown outcome: {error}")
@@ -281,11 +281,11 @@ def _outcome(action: Awaitable[int | None]) -> int:
     except ModuleNotFoundError as error:
         fail(USAGE, str(error))
     except OSError as error:
-        _drop_stdout()
+        drop_stdout()
         fail(UNAVAILABLE, file_trouble(error))
 
 
-def _drop_stdout() -> None:
+def drop_stdout() -> None:
     """Python would complain once more about what it could not write when it flushes at exit."""
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):

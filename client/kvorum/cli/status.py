@@ -63,6 +63,8 @@ async def status_command(options: Options) -> int | None:
     for address, answer in answers:
         if isinstance(answer, NodeFailed):
             note(f"kvorum: {address}: {answer.problem}")
+    for line in _strangers([answer for _, answer in answers if isinstance(answer, pb.StatusResponse)]):
+        note(line)
     leads = isinstance(target, Cluster) and not _has_leader([answer for _, answer in answers])
     if leads:
         note("kvorum: no node that answered knows a leader")
@@ -81,6 +83,18 @@ async def _ask(address: Address, seconds: float, options: Options) -> pb.StatusR
 
 def _has_leader(answers: Sequence[pb.StatusResponse | NodeFailed]) -> bool:
     return any(isinstance(answer, pb.StatusResponse) and answer.leader.node_id for answer in answers)
+
+
+def _strangers(statuses: Sequence[pb.StatusResponse]) -> list[str]:
+    """A line if the nodes are not of one cluster."""
+    clusters: dict[str, list[str]] = {}
+    for status in statuses:
+        if status.cluster_id:
+            clusters.setdefault(status.cluster_id.hex(), []).append(status.node_id)
+    if len(clusters) < 2:
+        return []
+    told = "; ".join(f"{', '.join(sorted(nodes))}: {cluster}" for cluster, nodes in clusters.items())
+    return [f"kvorum: WARNING: these nodes are of different clusters, and clients write here and there: {told}"]
 
 
 def _row(address: str, answer: pb.StatusResponse | NodeFailed) -> tuple[str, ...]:

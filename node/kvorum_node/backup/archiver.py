@@ -100,6 +100,7 @@ class Archiver:
         self._open = _Open()
         self._newest_base = 0.0
         self._complete_at = clock()
+        self._failing_since: float | None = None
         self._counts = dict.fromkeys(("segments", "bases", "bytes", "gaps", "failures"), 0)
 
     # ---- life
@@ -128,6 +129,7 @@ class Archiver:
             "archive_entry": float(self._archived),
             "archive_lag_entries": float(lag),
             "archive_age_seconds": self._clock() - self._complete_at if lag or not self._archived else 0.0,
+            "archive_failing_seconds": 0.0 if self._failing_since is None else self._clock() - self._failing_since,
             "archive_base_age_seconds": self._wall() - self._newest_base if self._newest_base else 0.0,
             **{f"archive_{name}": float(count) for name, count in self._counts.items()},
         }
@@ -137,10 +139,12 @@ class Archiver:
             pause = POLL
             try:
                 await self._round()
+                self._failing_since = None
             except Stopping:
                 return
             except (OSError, Busy, StoreFault, RaftError) as error:
                 self._counts["failures"] += 1
+                self._failing_since = self._clock() if self._failing_since is None else self._failing_since
                 logger.error("the archive %s cannot be written, next attempt in %g s: %s", self._target, RETRY, error)
                 pause = RETRY
             await asyncio.sleep(pause)

@@ -12,6 +12,7 @@ from . import names
 from .files import payloads, read_header
 from .frames import SEGMENT, BadFile, Decoder
 from .names import Base, Segment
+from .saving import bookmark
 from .targets import ArchiveTarget
 
 logger = logging.getLogger("kvorum.backup")
@@ -104,8 +105,19 @@ class Catalog:
                 yield base, segments
                 problem = f"{base.name} cannot be used, and no older base leads there"
             else:
-                problem = f"there are no entries after {reached} in it, and the bookmark is of entry {until}"
+                problem = self._short(reached, until, header.stamp_base)
         raise NoWay(problem)
+
+    def _short(self, reached: int, until: int, stamp_base: int) -> str:
+        """Why there is no way to an entry, and how far there is one."""
+        missing = self.beyond(reached)
+        why = (
+            f"there are no entries after {reached} in it"
+            if missing is None
+            else f"the archive has a gap: entries {reached + 1} to {missing} are missing"
+        )
+        leads_to = bookmark(reached + stamp_base).hex()
+        return f"{why}, and the bookmark is of entry {until}; the last one that can be restored is {leads_to}"
 
     def without(self, segment: Segment) -> "Catalog":
         """As if that file were not there."""

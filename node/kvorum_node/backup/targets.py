@@ -67,10 +67,16 @@ def open_target(place: Path | S3Place) -> ArchiveTarget:
 
 
 class LocalFolder:
-    """A folder of this machine, or one that is mounted: what is put there is synced before it has its name."""
+    """A folder of this machine, or one that is mounted: what is put there is synced before it has its name.
+
+    It must be there: where its disk is not mounted, files would go to the disk below it, unseen, and be missing later.
+    For the same reason a folder in it that was there once is not made anew.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._seen: set[Path] = set()
+        """Folders that files were found in, or put into."""
 
     def __str__(self) -> str:
         return str(self._root)
@@ -78,15 +84,18 @@ class LocalFolder:
     def put(self, name: str, parts: Iterable[bytes], *, replace: bool = False) -> int:
         """See `ArchiveTarget`."""
         target = self._path(name)
+        self._require()
         self._make(target.parent)
         with NewFile(target, replace=replace) as file:
             for part in parts:
                 file.write(part)
             file.keep()
+            self._seen.add(target.parent)
             return file.size
 
     def names(self, prefix: str) -> list[str]:
         """See `ArchiveTarget`. Raises OSError also if there are more than `MAX_NAMES`."""
+        self._require()
         found: list[str] = []
         for folder, folders, files in os.walk(self._root):
             folders.sort()
@@ -95,6 +104,7 @@ class LocalFolder:
                 name = (inside / file).as_posix()
                 if name.startswith(prefix) and not file.startswith("."):
                     found.append(name)
+                    self._seen.add(self._root / inside)
             if len(found) > MAX_NAMES:
                 raise OSError(f"{self._root} has more than {MAX_NAMES:,} files")
         return sorted(found)
@@ -116,9 +126,18 @@ class LocalFolder:
     def _path(self, name: str) -> Path:
         return self._root.joinpath(*check_name(name))
 
+    def _require(self) -> None:
+        if not self._root.is_dir():
+            raise FileNotFoundError(f"the folder {self._root} is not there: mount its disk, or make it")
+
     def _make(self, folder: Path) -> None:
         if folder.is_dir():
             return
+        if folder in self._seen:
+            raise FileNotFoundError(
+                f"{folder} has vanished with what was in it: mount its disk, or put it back; to begin anew, restart the"
+                " node"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             sync_path(folder)

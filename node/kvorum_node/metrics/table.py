@@ -311,6 +311,7 @@ BACKUP: Final = (
     _g("archive_entry", "node.archive_entry", "the last entry that is in the archive", ARCHIVE),
     _g("archive_lag_entries", "node.archive_lag_entries", "entries that were applied and are not in it", ARCHIVE),
     _g("archive_age_seconds", "node.archive_age_seconds", "for how long some of them have not been in it", ARCHIVE),
+    _g("archive_failing_seconds", "node.archive_failing_seconds", "for how long it could not be written", ARCHIVE),
     _g("archive_base_age_seconds", "node.archive_base_age_seconds", "age of the newest base in it; 0: none", ARCHIVE),
     _c("archive_segments", "node.archive_segments", "segments of the log that were archived", ARCHIVE),
     _c("archive_bases", "node.archive_bases", "bases that were archived", ARCHIVE),

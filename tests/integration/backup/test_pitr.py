@@ -23,6 +23,7 @@ WRITERS = 8
 @pytest.fixture(params=["folder", "s3"])
 def archived(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BackedUp]:
     """Each node archives to a place of its own in one folder, or in one bucket of a store that often fails."""
+    (tmp_path / "archive").mkdir()
     with contextlib.ExitStack() as stack:
         settings: dict[str, int | str] = {"lease_ms": 1_000, "archive": str(tmp_path / "archive"), "archive_every_s": 1}
         place: Path | S3Place = tmp_path / "archive"

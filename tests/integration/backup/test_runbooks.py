@@ -70,6 +70,7 @@ class Operator:
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
+    (tmp_path / "archive").mkdir()
     with BackedUp(tmp_path, archive=str(tmp_path / "archive"), archive_every_s=1) as cluster:
         wait_for(lambda: has_begun(tmp_path))
         yield Operator(cluster, tmp_path)
@@ -103,6 +104,23 @@ def test_backup_and_restore(operator: Operator) -> None:
     assert asyncio.run(users(cluster.url)) == [*range(20)]
     assert {row["voter"] for row in cluster.members().values()} == {True}
     assert len(cluster.members()) == 3
+
+
+def test_lost_quorum(operator: Operator) -> None:
+    cluster = operator.cluster
+    asyncio.run(fill(cluster.url, 20))
+    lines = steps("Lost quorum")
+    applied = cluster.status(cluster.leader()).applied_index
+    wait_for(lambda: cluster.status(2).applied_index >= applied)
+    for number in (0, 1):
+        cluster.kill(number)
+        cluster.wipe(number)
+    for line in lines[:2]:
+        operator.type(line)
+    cluster.wipe_all()
+    for line in lines[2:]:
+        operator.type(line)
+    assert asyncio.run(users(cluster.url)) == [*range(20)]
 
 
 def test_point_in_time_restore(operator: Operator, tmp_path: Path) -> None:

@@ -159,7 +159,9 @@ async def test_time_jumps_forward_and_never_back(cluster: GrowingCluster) -> Non
         await kv.set(("short",), 1, expire_in=3_600_000)
         await kv.enqueue("later", delay=3_600_000)
         ahead = time.time_ns() // 1_000_000 + 7_200_000
-        await in_thread(cluster.cluster, "set-time", str(ahead))
+        dry = await in_thread(cluster.cluster, "set-time", str(ahead), "--ahead", "--dry-run")
+        assert "would let the cluster's time jump from" in str(dry)
+        await in_thread(cluster.cluster, "set-time", str(ahead), "--ahead")
         async with asyncio.timeout(60):
             async for (entry,) in kv.watch([("short",)]):
                 if entry.versionstamp is None:
@@ -169,7 +171,7 @@ async def test_time_jumps_forward_and_never_back(cluster: GrowingCluster) -> Non
             assert await got.get() == "later"
             listening.cancel()
             await asyncio.wait([listening])
-    refused = await in_thread(lambda: cluster.cluster("set-time", str(ahead - 3_600_000), status=2))
+    refused = await in_thread(lambda: cluster.cluster("set-time", str(ahead - 3_600_000), "--ahead", status=2))
     assert refused.startswith("kvorum: ")
 
 

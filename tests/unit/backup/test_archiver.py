@@ -134,6 +134,7 @@ async def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def target(tmp_path: Path) -> ArchiveTarget:
     """The integration tests have another one."""
+    (tmp_path / "archive").mkdir()
     return LocalFolder(tmp_path / "archive")
 
 
@@ -393,12 +394,16 @@ async def test_the_loop_goes_on_after_failures(bench: Bench, monkeypatch: pytest
     bench.target.failing = True
     bench.archiver.start()
     await until(lambda: bench.archiver.statistics()["archive_failures"] >= 2)
+    bench.now += 7.0
+    assert bench.archiver.statistics()["archive_failing_seconds"] >= 7.0
     bench.target.failing = False
     await until(lambda: bench.archiver.statistics()["archive_entry"])
+    await until(lambda: not bench.archiver.statistics()["archive_failing_seconds"])
     bench.check(6)
 
 
 def test_names_say_all_and_stay_in_their_place(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
     target = LocalFolder(tmp_path / "archive")
     for node in ("n1", "../../etc", "a/b", "..", "Knoten ä", "x" * 128, "%2F", "~"):
         for one in (
@@ -416,6 +421,39 @@ def test_names_say_all_and_stay_in_their_place(tmp_path: Path) -> None:
         target.delete(name)
         target.delete(name)
     assert target.names("") == []
+
+
+def test_nothing_is_archived_below_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
+    root = tmp_path / "mount" / "archive"
+    target = LocalFolder(root)
+    for call in (lambda: target.put("n1/a", [b"a"]), lambda: target.names("")):
+        with pytest.raises(FileNotFoundError, match="mount its disk, or make it"):
+            cast("Any", call)()
+    assert list(tmp_path.iterdir()) == []
+    root.mkdir(parents=True)
+    target.put("n1/a", [b"a"])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_archive_that_has_vanished_is_not_made_anew(tmp_path: Path, restarted: bool) -> None:
+    """As of a volume that is unmounted under the node: what follows would be a hole in the real one for ever."""
+    root, elsewhere = tmp_path / "archive", tmp_path / "unmounted"
+    root.mkdir()
+    target = LocalFolder(root)
+    target.put("n1/a", [b"a"])
+    if restarted:
+        target = LocalFolder(root)
+        assert target.names("") == ["n1/a"]
+    root.rename(elsewhere)
+    root.mkdir()
+    with pytest.raises(FileNotFoundError, match="has vanished"):
+        target.put("n1/b", [b"b"])
+    assert list(root.iterdir()) == []
+    target.put("n2/b", [b"b"])
+    root.rename(tmp_path / "other")
+    elsewhere.rename(root)
+    target.put("n1/b", [b"b"])
+    assert target.names("") == ["n1/a", "n1/b"]
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "a/../b", "..", "a//b", "a/.hidden", "a\\b", "a b", "a\nb", "ä"])

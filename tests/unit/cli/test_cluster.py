@@ -188,10 +188,18 @@ async def test_transfer_and_set_time() -> None:
     async with FakeNode("n1") as node:
         assert (await shell(node, words=("transfer",))).stdout == "node n2 leads\n"
         assert (await shell(node, words=("transfer", "n3"))).stdout == "node n3 leads\n"
-        done = await shell(node, words=("set-time", "2027-01-31T12:00:00+01:00"))
+        done = await shell(node, words=("set-time", "2027-01-31T12:00:00+01:00", "--ahead"))
         assert done.stdout == "the cluster's time is 2027-01-31T11:00:00.000+00:00\n"
         assert "time zone" in error_line(await shell(node, words=("set-time", "2027-01-31T12:00:00"), status=2))
     assert node.administration.asked == [("transfer", None), ("transfer", "n3"), ("set_time", 1_801_393_200_000)]
+
+
+async def test_the_time_does_not_jump_ahead_by_a_slip_of_the_pen() -> None:
+    async with FakeNode("n1") as node:
+        far = error_line(await shell(node, words=("set-time", "2127-01-31T12:00:00+00:00"), status=2))
+        assert "never goes back" in far
+        assert "--ahead" in far
+    assert node.administration.asked == []
 
 
 def test_moments() -> None:

@@ -102,6 +102,8 @@ def test_a_sound_cluster_is_ok() -> None:
         ({"used_bytes": 900.0 * GIB}, ("map", "n2", "warn")),
         ({"used_bytes": 1020.0 * GIB}, ("map", "n2", "FAIL")),
         ({"log_unsynced_age": 0.2}, ("log", "n2", "warn")),
+        ({"archive_failing_seconds": 9.0}, ("archive", "n2", "FAIL")),
+        ({"archive_failing_seconds": 0.0, "archive_gaps": 1.0}, ("archive", "n2", "warn")),
         ({"log_unsynced_age": 0.6}, ("log", "n2", "FAIL")),
         ({"readers": 500.0}, ("readers", "n2", "warn")),
         ({"readers": 512.0}, ("readers", "n2", "FAIL")),

@@ -90,6 +90,16 @@ async def test_a_full_disk_behind_stdout_is_one_line(tmp_path: Path) -> None:
     assert "No space left" in line
 
 
+async def test_half_a_backup_is_no_success(tmp_path: Path) -> None:
+    """Elsewhere a reader that goes away is fine; here it would be taken for a backup."""
+    await fill(tmp_path)
+    for there in ("| true", ">/dev/full"):
+        done = await asyncio.to_thread(run, tmp_path, f"k backup save - {there}; echo ${{PIPESTATUS[0]}}")
+        assert done.stdout == "3\n", there
+        (line,) = done.stderr.splitlines()
+        assert "no backup was made" in line
+
+
 async def test_lone_surrogates_are_shown_as_they_can_be_pasted_back(tmp_path: Path) -> None:
     await fill(tmp_path)
     done = await asyncio.to_thread(run, tmp_path, "k get '[\"k\"]' --json; k list; k get '[\"k\"]' --py")
