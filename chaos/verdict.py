@@ -17,6 +17,3 @@ class Verdict:
     @property
     def ok(self) -> bool:
         return self.state == "valid"
-
-
-VALID_NOTHING = Verdict("valid")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import kvorum
 from kvorum.errors import NoSpace, OutcomeUnknown, StaleLease, Unavailable
@@ -14,8 +14,6 @@ from ..history import Outcome
 
 Duty = Literal["bank", "counter", "set", "lock", "watch"]
 T = TypeVar("T")
-
-DUTIES: Final[tuple[Duty, ...]] = ("bank", "counter", "set", "lock", "watch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,6 @@ class Send:
     """Its id, if `ok`; of the earlier one, if a duplicate."""
     duplicate: bool = False
     """Not taken, since the queue remembered its id."""
-    rescued: bool = False
-    """Where it cannot be delivered it is written to a key: it becomes no dead letter."""
     mark: str = ""
     """A key that its commit has written, by which the outcome can be looked up in the end."""
 
@@ -165,11 +163,10 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Found in the end: a message that is still there, or (`rescued`) the key of one that could not be delivered."""
+    """Found in the end: a message that is still there."""
 
     name: str
     queue: str
-    rescued: bool = False
 
 
 @dataclass(frozen=True, slots=True)

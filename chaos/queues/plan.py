@@ -60,7 +60,6 @@ RECORDS: Final[tuple[Record, ...]] = (
     Queue("bells", LEASE, PATIENT),
     Topic(TOPIC, ("news-a", "news-b")),
 )
-SETTLED: Final = frozenset(line.queue for line in LINES if not line.at_most_once)
 
 
 async def define(kv: kvorum.Kv) -> None:

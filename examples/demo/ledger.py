@@ -23,7 +23,6 @@ class Ledger:
     counters: Counter[str] = field(default_factory=Counter)
     wall_total: int = 0
     wall_stock: int | None = None
-    wall_events: int = 0
     problems: list[str] = field(default_factory=list)
     under_way: int = 0
 
@@ -66,7 +65,6 @@ class Ledger:
 
     def seen_on_wall(self, total: int, stock: int) -> None:
         """Take one event of the wall; a number that runs backwards is a problem."""
-        self.wall_events += 1
         if total < self.wall_total:
             self.problems.append(f"the wall went back from {self.wall_total} to {total} votes")
         if self.wall_stock is not None and stock > self.wall_stock:

@@ -13,6 +13,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import Address, ClusterBackend
 from kvorum.cluster.connection import Connection
 from kvorum_raft import Limits, RaftConfig, RaftNode, Timing
+from kvorum_raft.config import split_address
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import REBUILD_MARKER, exit_process, has_marker, kind_of, write_marker
 from kvorum_raft.tls import PeerTls
@@ -22,7 +23,7 @@ from .api.server import ApiServer
 from .backup.archiver import Archiver, ArchiveSettings
 from .backup.saving import Backups
 from .backup.targets import open_target
-from .config import NodeConfig, listen_parts
+from .config import NodeConfig
 from .front import Front
 from .handover import HandOver
 from .http.port import HttpPort
@@ -180,9 +181,9 @@ class Replica:
     async def _start_http(self, service: NodeService) -> None:
         config = self._config
         # This node always knows where the leader is, as far as it can be known: no other address is needed.
-        own = _reachable(*listen_parts(config.client_listen))
+        own = _reachable(*split_address(config.client_listen))
         known_as = [
-            listen_parts(member.client_address) for member in config.members if member.node_id == config.node_id
+            split_address(member.client_address) for member in config.members if member.node_id == config.node_id
         ]
 
         to_nodes = None if self._tls is None else self._tls.to_nodes()

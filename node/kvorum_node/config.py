@@ -572,9 +572,3 @@ def _refuse_twins(members: Sequence[Member]) -> None:
 def _same_place(address: str) -> str:
     host, _, port = address.rpartition(":")
     return f"{'127.0.0.1' if host.lower() == 'localhost' else host.lower()}:{port}"
-
-
-def listen_parts(address: str) -> tuple[str, int]:
-    """host:port or [v6]:port → (host, port)."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)

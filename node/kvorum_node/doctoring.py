@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvorum.tls import Tls
+from kvorum_raft.config import split_address
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
 from .backup.places import S3Place
-from .config import NodeConfig, listen_parts, load
+from .config import NodeConfig, load
 from .security import is_loopback
 from .space import reserve
 
@@ -66,10 +67,10 @@ def node_facts(file: Path) -> NodeFacts:
     return NodeFacts(
         config.node_id,
         config.data_dir,
-        tuple((what, *listen_parts(address)) for what, address in listens),
+        tuple((what, *split_address(address)) for what, address in listens),
         tuple(member.client_address for member in config.members),
         own.client_address,
-        tuple(listen_parts(member.peer_address)[0] for member in others),
+        tuple(split_address(member.peer_address)[0] for member in others),
         (lambda size: config.min_free_mb * MEBIBYTE) if config.min_free_mb else reserve,
         tuple(_oddities(config)),
         tuple(certificates(config)),

@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import stat
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,11 +20,13 @@ from typing import Any
 
 from kvorum._version import __version__
 from kvorum.errors import KvorumError
+from kvorum.ports import TAKEN, port_problem
+from kvorum_raft.config import split_address
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT, NO_ROOM, exit_code
 
 from . import logs
-from .config import SETTINGS, NodeConfig, listen_parts, load
+from .config import SETTINGS, NodeConfig, load
 from .descriptors import raise_limit
 
 _PARTS = ("state", "raft", "checkpoints", "backup")
@@ -138,22 +139,11 @@ def check_ports(config: NodeConfig) -> None:
     if config.http_listen:
         ports.append(("HTTP client", config.http_listen))
     for what, address in ports:
-        host, port = listen_parts(address)
-        try:
-            family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(place)
-                # Binding beside a socket that is not listening yet succeeds; listening does not.
-                probe.listen(1)
-        except UnicodeError:
-            raise ConfigurationError(f"cannot listen for {what}s on {address}: not a host name") from None
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                reason = f"port {port} is taken by another process"
-            else:
-                reason = error.strerror or str(error)
-            raise ConfigurationError(f"cannot listen for {what}s on {address}: {reason}") from None
+        host, port = split_address(address)
+        problem = port_problem(host, port)
+        if problem is not None:
+            reason = f"port {port} is taken by another process" if problem == TAKEN else problem
+            raise ConfigurationError(f"cannot listen for {what}s on {address}: {reason}")
 
 
 def prepare_folder(folder: Path) -> None:

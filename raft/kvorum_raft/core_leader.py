@@ -380,7 +380,6 @@ class LeaderSide(CoreState):
         )
         if self._said is None or self._said[0] != header:  # mostly the next follower gets the same
             self._said = header, header.message(self._median_ms(), entries)
-        progress.probe_sent = progress.probing
         progress.commit_sent = min(self._SyncObj__raftCommitIndex, prev + len(entries))
         return self._send(node, self._said[1])
 

@@ -19,7 +19,6 @@ class Progress:
     """When a message was sent that this follower has answered; the start of office at first."""
     match_index: int = 0
     probing: bool = True
-    probe_sent: bool = False
     commit_sent: int = 0
     unfit: bool = False
     """It has said that it cannot lead: it has no state, or much to apply."""
@@ -47,7 +46,7 @@ class Progress:
     def probe(self) -> None:
         """Forget what is under way and find out anew from the acknowledged point, or from where the next probe would
         go."""
-        self.probing, self.probe_sent = True, False
+        self.probing = True
         self._flight.clear()
         self._flight_bytes = 0
 

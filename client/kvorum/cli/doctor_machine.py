@@ -1,10 +1,8 @@
 """What `kvorum doctor` looks at on this machine: the data folder and its disk, ports, limits of the process."""
 
-import errno
 import os
 import resource
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvorum.cli.findings import Finding, State, graded
+from kvorum.ports import TAKEN, port_problem
 
 SYNCS: Final = 60
 """Syncs that are timed at most."""
@@ -196,34 +195,18 @@ def files_finding(where: str, soft: int, hard: int = 0) -> Finding:
 def check_port(what: str, host: str, port: int, *, own: bool) -> Finding:
     """Whether a node could listen there. `own`: the node that this is for runs, so it has the port."""
     where = f"{host}:{port}"
-    problem = _port_problem(host, port)
+    problem = port_problem(host, port)
     if problem is None:
         if own:
             return Finding(
                 "port", where, "warn", f"free, but the node runs ({what})", "it listens elsewhere: see its log"
             )
         return Finding("port", where, "ok", f"free ({what})")
-    if own and problem == "taken":
+    if own and problem == TAKEN:
         return Finding("port", where, "ok", f"taken by the node itself ({what})")
-    if problem == "taken":
+    if problem == TAKEN:
         return Finding("port", where, "FAIL", f"taken by another process ({what})", "end it, or choose another port")
     return Finding("port", where, "FAIL", f"{problem} ({what})", "give an address that this machine has")
-
-
-def _port_problem(host: str, port: int) -> str | None:
-    """`taken`, another reason, or None."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-            # Binding beside a socket that is not listening yet succeeds; listening does not.
-            probe.listen(1)
-    except UnicodeError:
-        return "not a host name"
-    except OSError as error:
-        return "taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    return None
 
 
 def check_loopback(listens: Sequence[str], others: Sequence[str]) -> list[Finding]:

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from kvorum.cli.session import echo, print_json, print_table
 
 State = Literal["ok", "warn", "FAIL"]
-
-MOST_SHOWN: Final = 200
-"""Characters of a text of somebody else's that are shown."""
 
 
 @dataclass(frozen=True)

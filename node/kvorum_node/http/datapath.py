@@ -1,6 +1,6 @@
 """KV Connect's messages ↔ kvorum's. Pure functions; what a client did wrong is a Refusal with status 400.
 
-The texts are those that users of the stock server know. Where it errs we do better: 100 checks, any deadline in the
+The texts are those of `stock_texts`. Where it errs we do better: 100 checks, any deadline in the
 past means now, ten zero bytes in a check mean "absent" (versionstamp zero is never issued), and what cannot be carried
 out is 400 instead of 500, which clients repeat for ever.
 
@@ -17,28 +17,29 @@ from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 
 from .._proto import datapath_pb2 as dp
+from ..stock_texts import (
+    BAD_DEADLINE,
+    BAD_EXPIRY,
+    BAD_LIMIT,
+    BAD_MUTATION,
+    BAD_VERSIONSTAMP,
+    INTERVAL_TOO_LONG,
+    KEY_TOO_LARGE,
+    TOO_MANY_CHECKS,
+    TOO_MANY_DEAD_LETTER_KEYS,
+    TOO_MANY_ENTRIES,
+    TOO_MANY_INTERVALS,
+    TOO_MANY_MUTATIONS,
+    TOO_MANY_RANGES,
+    TOO_MANY_WATCHED,
+    TOTAL_TOO_LARGE,
+    VALUE_TOO_LARGE,
+)
 from ..store import sums
 from ..store.errors import Refused
 from .message import Refusal
 
 M = TypeVar("M", bound=Message)
-
-KEY_TOO_LARGE: Final = "A key exceeds the key size limit."
-VALUE_TOO_LARGE: Final = "A value exceeds the value size limit."
-TOO_MANY_CHECKS: Final = "Too many checks included in atomic write."
-TOO_MANY_MUTATIONS: Final = "Too many mutations / enqueues included in atomic write."
-TOTAL_TOO_LARGE: Final = "The total size of the atomic write is too large."
-TOO_MANY_RANGES: Final = "Too many read ranges requested in one read request."
-TOO_MANY_ENTRIES: Final = "The total number of entries requested across read ranges in the read request is too large."
-BAD_LIMIT: Final = "The read range limit of the snapshot read request is invalid."
-TOO_MANY_WATCHED: Final = "Too many keys watched in a single watch request."
-TOO_MANY_INTERVALS: Final = "Too many backoff intervals for a single queue message."
-INTERVAL_TOO_LONG: Final = "A backoff interval exceeds the maximum allowed backoff interval."
-TOO_MANY_DEAD_LETTER_KEYS: Final = "Too many dead letter keys for a single queue message."
-BAD_DEADLINE: Final = "Invalid mutation enqueue deadline."
-BAD_VERSIONSTAMP: Final = "Invalid versionstamp."
-BAD_MUTATION: Final = "Invalid mutation kind or arguments."
-BAD_EXPIRY: Final = "Invalid mutation expire at."
 
 STAMP_SIZE: Final = 10
 ABSENT: Final = bytes(STAMP_SIZE)

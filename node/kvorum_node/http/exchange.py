@@ -211,8 +211,3 @@ class Exchange:
     def _release(self) -> None:
         if self._share is not None:
             self._share.release()
-
-    @property
-    def is_stream(self) -> bool:
-        """Its answer has no end of its own."""
-        return self.response is not None and self.response.stream is not None

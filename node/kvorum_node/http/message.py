@@ -4,13 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..stock_texts import UNAVAILABLE
+
 JSON: Final = "application/json"
 PROTOBUF: Final = "application/x-protobuf"
 OCTETS: Final = "application/octet-stream"
 TEXT: Final = "text/plain; charset=utf-8"
-
-UNAVAILABLE: Final = "The server is temporarially unavailable, try again later."
-"""Spelt as users of the stock server know it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 import asyncio
 
+from kvorum_raft.config import split_address
 from kvorum_raft.seams import Consensus
 
-from ..config import NodeConfig, listen_parts
+from ..config import NodeConfig
 from ..descriptors import at_most
 from ..front import Front
 from ..metrics import service as of_service
@@ -55,7 +56,7 @@ class HttpPort:
         )
         self._server = HttpServer(
             self._app,
-            *listen_parts(config.http_listen),
+            *split_address(config.http_listen),
             max_connections=at_most(MAX_CONNECTIONS, 2),
             tls=None if tls is None else tls.context,
         )

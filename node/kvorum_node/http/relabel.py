@@ -9,10 +9,7 @@ Who needs it is told by what they send. Deno names its version, and reads 16 fro
 """
 
 import re
-from typing import Final, Literal
-
-Mode = Literal["auto", "always", "never"]
-MODES: Final = ("auto", "always", "never")
+from typing import Final
 
 _HEADER_16: Final = b"\xff\x10"
 _HEADER_15: Final = b"\xff\x0f"

@@ -30,7 +30,7 @@ def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: P
 
 def command_line(folder: Path | str, *arguments: str, cwd: Path | None = None) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "kvorum_node.dev_cluster", "--dir", str(folder), *arguments],
+        [sys.executable, "-m", "kvorum_node.dev_command", "--dir", str(folder), *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -71,7 +71,7 @@ def test_a_folder_is_the_same_by_whatever_path_it_is_named(tmp_path: Path) -> No
         assert [" pid " in line for line in shown.splitlines()] == [False, True, True]
         # A reader that goes away is no error: what was to be done is done.
         with subprocess.Popen(
-            [sys.executable, "-m", "kvorum_node.dev_cluster", "--dir", str(link), "status"],
+            [sys.executable, "-m", "kvorum_node.dev_command", "--dir", str(link), "status"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as running:

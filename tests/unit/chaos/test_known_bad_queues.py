@@ -399,7 +399,7 @@ def test_what_may_be_gone_is_not_missed() -> None:
 
 def test_records_come_back_from_a_file(tmp_path: Path) -> None:
     records: Records = [record for _, bad, good in CASES.values() for record in (*bad, *good)]
-    records.append(Left("m", "q", rescued=True))
+    records.append(Left("m", "q"))
     file = tmp_path / "history.jsonl"
     save(records, file)
     assert list(load(file)) == records
