@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvorum_node.dev_cluster import ClusterFailed, DevCluster, free_ports, main
+from kvorum_node.dev_cluster import ClusterFailed, DevCluster, free_ports
+from kvorum_node.dev_command import main
 
 
 def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: Path) -> None:

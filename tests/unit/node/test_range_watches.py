@@ -276,7 +276,7 @@ def test_a_quiet_watch_moves_on_and_is_told_so_now_and_then(node: Node) -> None:
 @pytest.fixture
 def short(node: Node) -> Node:
     """A node that keeps three entries."""
-    node.store._history_bounds = Bounds(1 << 20, 3)
+    node.store._commands._bounds = Bounds(1 << 20, 3)
     return node
 
 

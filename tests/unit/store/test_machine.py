@@ -185,7 +185,7 @@ def test_any_other_exception_is_a_fault_and_changes_nothing(replica: Replica, mo
             raise MemoryError
         return execute(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("kvorum_node.store.machine.execute", failing)
+    monkeypatch.setattr("kvorum_node.store.commands.execute", failing)
     payload = batch(group(*(write(put(b"%d" % at)) for at in range(5)), session=session))
     with pytest.raises(MemoryError):
         replica.store.apply_now(index + 1, START_MS, payload)

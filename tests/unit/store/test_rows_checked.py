@@ -79,7 +79,7 @@ class Patient(Replica):
                 txn.delete(name)
             else:
                 txn.put(name, row)
-        self.store._sessions.forget()
+        self.store._commands.forget()
 
     def damage(self, table: bytes, at: int = 0) -> bytes:
         name = self.names(table)[at]
@@ -320,7 +320,7 @@ def test_damage_that_lmdb_finds_is_damage(patient: Patient, monkeypatch: pytest.
     def failing(*_: object) -> None:
         raise lmdb.PageNotFoundError("mdb_get: MDB_PAGE_NOTFOUND")
 
-    monkeypatch.setattr("kvorum_node.store.machine.execute", failing)
+    monkeypatch.setattr("kvorum_node.store.commands.execute", failing)
     with pytest.raises(Damaged, match="PAGE_NOTFOUND"):
         patient.commit(put(b"a"))
     end(patient)
