@@ -10,13 +10,11 @@ it is left when it has ended, however it ended. Without, it runs on 127.0.0.1 an
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
+from .beginning import begin
 from .faults import FAULTS, HITS, KINDS, NEED, Category, Fault, category, parse_faults
 from .isolation import INSIDE, CannotIsolate, missing, run_inside, settle
 from .nemesis import LONGEST
@@ -181,19 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    seed = time.time_ns() % 1_000_000 if options.seed is None else options.seed
-    if options.dir is not None:
-        options.dir.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"kvorum-chaos-{seed}-", dir=options.dir))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.2f}  {line}", flush=True)
-
-    # The nodes are processes of their own: whoever ends this must leave it the time to end them. What asyncio does for
-    # SIGINT, cancelling the run in order, is right for SIGTERM as well.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    seed, folder, say = begin(options, "chaos")
     say(f"seed {seed}, network {options.net}, disks {options.disks}, folder {folder}")
     todo = Options(
         folder=folder,

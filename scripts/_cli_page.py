@@ -1,7 +1,6 @@
 """Writes docs/cli.md from the commands themselves; `--check` only compares. Run as `scripts/cli-page`."""
 
 import inspect
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -92,13 +91,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    made = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(made)
-    elif not PAGE.exists() or PAGE.read_text() != made:
-        raise SystemExit("docs/cli.md is not what the commands say: run scripts/cli-page")
-
-
 if __name__ == "__main__":
-    main()
+    from _page import write
+
+    write(PAGE, page(), "the commands say", "scripts/cli-page")

@@ -1,7 +1,6 @@
 """Writes docs/configuration.md from the table of a node's settings; `--check` only compares. Run as
 `scripts/configuration`."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,7 @@ def page() -> str:
     return HEAD + "".join(map(row, SETTINGS))
 
 
-def main() -> None:
-    made = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(made)
-    elif not PAGE.exists() or PAGE.read_text() != made:
-        raise SystemExit("docs/configuration.md is not what kvorum_node.config says: run scripts/configuration")
-
-
 if __name__ == "__main__":
-    main()
+    from _page import write
+
+    write(PAGE, page(), "kvorum_node.config says", "scripts/configuration")

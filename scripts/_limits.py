@@ -1,7 +1,6 @@
 """Writes docs/limits.md from client/kvorum/limits.py; `--check` only compares. Run as `scripts/limits`."""
 
 import ast
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +72,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    made = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(made)
-    elif not PAGE.exists() or PAGE.read_text() != made:
-        raise SystemExit("docs/limits.md is not what kvorum.limits says: run scripts/limits")
-
-
 if __name__ == "__main__":
-    main()
+    from _page import write
+
+    write(PAGE, page(), "kvorum.limits says", "scripts/limits")

@@ -1,6 +1,5 @@
 """Writes docs/metrics.md from the table of metrics; `--check` only compares. Run as `scripts/metrics`."""
 
-import sys
 from pathlib import Path
 
 from kvorum_node.metrics.table import SECTIONS
@@ -38,13 +37,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    made = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(made)
-    elif not PAGE.exists() or PAGE.read_text() != made:
-        raise SystemExit("docs/metrics.md is not what kvorum_node.metrics.table says: run scripts/metrics")
-
-
 if __name__ == "__main__":
-    main()
+    from _page import write
+
+    write(PAGE, page(), "kvorum_node.metrics.table says", "scripts/metrics")

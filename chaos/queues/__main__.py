@@ -8,14 +8,12 @@ violations N …`; the exit status is 1 if anything is wrong.
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
-import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from ..beginning import begin
 from .history import load
 from .trial import Options, Report, Trial
 
@@ -63,17 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         _show(report)
         print(report.line)
         return 1 if report.violations else 0
-    seed = time.time_ns() % 1_000_000 if options.seed is None else options.seed
-    if options.dir is not None:
-        options.dir.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"kvorum-queues-{seed}-", dir=options.dir))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.2f}  {line}", flush=True)
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    seed, folder, say = begin(options, "queues")
     say(f"seed {seed}, folder {folder}")
     seconds = options.seconds
     todo = Options(

@@ -7,7 +7,6 @@ counts up a key of the message's own, so that whatever is done twice is seen in 
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,10 +14,10 @@ from typing import Final
 import kvorum
 from kvorum.errors import KvorumError, StaleLease
 
-from ..crew import log_to
 from .book import Book, now
 from .history import Delivery, Outcome, Settle, Verdict
 from .plan import EFFECT, LEASE, LINES, NAME, SCHEDULE, TROUBLE, Line
+from .working import work
 
 TIMEOUT: Final = 5_000
 """Milliseconds for each try of a verdict."""
@@ -129,20 +128,9 @@ def _name(message: kvorum.Message) -> str:
     return str(message.value[NAME])
 
 
-async def work(options: argparse.Namespace) -> None:
-    """Errors: KvorumError if there is no cluster; OSError."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
-    with Book(options.file) as book:
-        async with kvorum.open_kv(options.url, timeout=60_000) as kv:
-            await Consumer(kv, book, options, stop).run()
-
-
 def main() -> None:
     """See the module."""
-    options = parser().parse_args()
-    log_to(options.file.with_suffix(".log"))
-    asyncio.run(work(options))
+    work(parser().parse_args(), Consumer, timeout=60_000)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ up in the end.
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Final
 import kvorum
 from kvorum.errors import KvorumError
 
-from ..crew import log_to
 from .book import Book, now
 from .history import Outcome, Send
 from .plan import MARK, Parcel, parcel
+from .working import work
 
 TIMEOUTS: Final = (300, 2_000, 5_000)
 """Milliseconds. Short ones give unknown outcomes."""
@@ -107,20 +106,9 @@ def _draft(one: Parcel) -> Send:
     )
 
 
-async def work(options: argparse.Namespace) -> None:
-    """Errors: KvorumError if there is no cluster; OSError."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)  # whatever is said, or the end of it
-    with Book(options.file) as book:
-        async with kvorum.open_kv(options.url) as kv:
-            await Producer(kv, book, options, stop).run()
-
-
 def main() -> None:
     """See the module."""
-    options = parser().parse_args()
-    log_to(options.file.with_suffix(".log"))
-    asyncio.run(work(options))
+    work(parser().parse_args(), Producer)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.fetched import Fetched
 
 MAX_KEPT: Final = 1_048_576
 """Bytes of events that a watch keeps for its consumer; it is stopped when they are more."""
@@ -23,19 +23,16 @@ _EACH: Final = 64
 """What an event weighs besides its bytes."""
 
 
-class RangeWatch:
+class RangeWatch(Fetched[pb.WatchEvent]):
     """One watch: `next` waits for an event. `registered`: on the stream; `paused`: stopped until it is read."""
 
     __slots__ = (
         "_bounds",
         "_kept",
         "_keys_only",
-        "_loop",
         "_part",
-        "_problem",
         "_size",
         "_skip",
-        "_waiter",
         "id",
         "paused",
         "registered",
@@ -45,6 +42,7 @@ class RangeWatch:
     def __init__(
         self, watch_id: int, bounds: tuple[bytes, bytes], since: bytes, keys_only: bool, loop: asyncio.AbstractEventLoop
     ) -> None:
+        super().__init__(loop)
         self.id = watch_id
         self.registered = False
         self.paused = False
@@ -52,15 +50,12 @@ class RangeWatch:
         """All changes up to here were taken in; empty before the first event of a watch from now on."""
         self._bounds = bounds
         self._keys_only = keys_only
-        self._loop = loop
         self._kept: deque[pb.WatchEvent] = deque()
         self._size = 0
         self._part = (b"", 0)
         """The commit that was taken in up to some of its changes, and how many."""
         self._skip = 0
         """Changes of that commit that will come once more."""
-        self._problem: errors.KvorumError | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
     def registration(self, newest: bytes) -> pb.StartWatch:
         start, end = self._bounds
@@ -120,26 +115,9 @@ class RangeWatch:
         """Little enough is kept that a paused watch may go on."""
         return self._size <= MAX_KEPT // 4
 
-    def fail(self, problem: errors.KvorumError) -> None:
-        """End the watch: what was not fetched is still handed over, then the problem is raised."""
-        self._problem = problem
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self) -> pb.WatchEvent:
-        """The next event. Errors: what `fail` was given."""
-        while True:
-            if self._kept:
-                event = self._kept.popleft()
-                self._size -= event.ByteSize() + _EACH
-                return event
-            if self._problem is not None:
-                raise self._problem
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+    def _take(self) -> pb.WatchEvent | None:
+        if not self._kept:
+            return None
+        event = self._kept.popleft()
+        self._size -= event.ByteSize() + _EACH
+        return event

@@ -13,6 +13,7 @@ from typing import Final
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster.fetched import Fetched
 from kvorum.cluster.ranges import RangeWatch
 from kvorum.rights import refused
 
@@ -22,22 +23,20 @@ MAX_WATCHES: Final = 10_000
 Snapshot = Sequence[pb.KvEntry]
 
 
-class Watch:
+class Watch(Fetched[Snapshot]):
     """One watch: `next` waits for a snapshot that is newer than the last one it gave."""
 
-    __slots__ = ("_fresh", "_loop", "_pending", "_problem", "_seen", "_stamp", "_waiter", "id", "keys", "registered")
+    __slots__ = ("_fresh", "_pending", "_seen", "_stamp", "id", "keys", "registered")
 
     def __init__(self, watch_id: int, keys: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
         self.id = watch_id
         self.keys = list(keys)
         self.registered = False
-        self._loop = loop
         self._pending: Snapshot | None = None
-        self._problem: errors.KvorumError | None = None
         self._seen: tuple[bytes, ...] | None = None
         self._stamp = b""
         self._fresh = False
-        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def stamp(self) -> bytes:
@@ -65,28 +64,9 @@ class Watch:
         self._pending = event.entries
         self._wake()
 
-    def fail(self, problem: errors.KvorumError) -> None:
-        """End the watch: what was not fetched is still handed over, then the problem is raised."""
-        self._problem = problem
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self) -> Snapshot:
-        """The newest snapshot that was not fetched. Errors: what `fail` was given."""
-        while True:
-            if (pending := self._pending) is not None:
-                self._pending = None
-                return pending
-            if self._problem is not None:
-                raise self._problem
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+    def _take(self) -> Snapshot | None:
+        pending, self._pending = self._pending, None
+        return pending
 
 
 AnyWatch = Watch | RangeWatch
