@@ -17,7 +17,6 @@ from pysyncobj.node import Node
 
 from kvorum_raft import configuration as cf
 from kvorum_raft import identity as ids
-from kvorum_raft import report
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.admission import Admissions
 from kvorum_raft.background import Background, ThreadBackground
@@ -43,12 +42,12 @@ from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.guard import Guard, GuardedBackground
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
-from kvorum_raft.log_reader import LogReader
 from kvorum_raft.log_store import LmdbDisk, LogStore
 from kvorum_raft.membership import Membership
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.quiet_log import QuietLog
-from kvorum_raft.seams import Administration, Applied, Consensus, Member, StateMachine, Status
+from kvorum_raft.report import Parts, Reporting
+from kvorum_raft.seams import Administration, Applied, Consensus, Member, StateMachine
 from kvorum_raft.snapshotting import Snapshotting, restore
 from kvorum_raft.stepping import Stepper
 from kvorum_raft.transport import PeerTransport
@@ -82,7 +81,7 @@ def _never_low() -> bool:
     return False
 
 
-class RaftNode:
+class RaftNode(Reporting):
     """One voter of a cluster; implements `seams.Consensus`.
 
     `machine.applied_index` may be behind the log: what is missing is applied again. `first_payload(cluster_id)` makes
@@ -142,6 +141,11 @@ class RaftNode:
         self._writer_ended: asyncio.Event | None = None
 
     # ------------------------------------------------------------------ life
+
+    def hold_log(self, bound: Callable[[], int | None]) -> None:
+        """Entries behind this one are not cut off, however many checkpoints cover them; None: they may be. Called
+        often. To be called before `start`."""
+        self._hold_log = bound
 
     async def start(self) -> None:
         """Check the folder, bind the peer port, begin.
@@ -248,8 +252,8 @@ class RaftNode:
             first_id=1 + int.from_bytes(self._random_bytes(7), "big"),
         )
 
-    def _make_parts(self) -> report.Parts:
-        return report.Parts(
+    def _make_parts(self) -> Parts:
+        return Parts(
             self._core,
             self._journal,
             self._disk,
@@ -436,24 +440,6 @@ class RaftNode:
         self._ask_step()
         await self._waiters.wait(index)
 
-    def now_ms(self) -> int:
-        if not self._running:
-            return self._wall()
-        return self._core.entry_clock.now_ms()
-
-    @property
-    def is_leader(self) -> bool:
-        return self._running and not self._failed and self._core.takes_proposals
-
-    @property
-    def leader(self) -> Member | None:
-        leader_id = self._core.leader_id if self._running and not self._failed else None
-        return report.member(self._parts, leader_id) if leader_id is not None else None
-
-    @property
-    def commit_index(self) -> int:
-        return self._core.commit_index if self._running else self._machine.applied_index
-
     def on_leadership(self, callback: Callable[[bool], None]) -> None:
         self._on_leadership.append(callback)
 
@@ -488,67 +474,6 @@ class RaftNode:
         if not self._running or self._failed:
             raise NotLeader("this node is not running")
         return self._membership
-
-    # ------------------------------------------------------------------
-
-    @property
-    def log(self) -> LogReader | None:
-        """What was applied, as far as it is in the log; None while the node does not run."""
-        return LogReader(self._journal, lambda: self._core.applied_index) if self._running else None
-
-    def hold_log(self, bound: Callable[[], int | None]) -> None:
-        """Entries behind this one are not cut off, however many checkpoints cover them; None: they may be. Called
-        often. To be called before `start`."""
-        self._hold_log = bound
-
-    def log_latency(self) -> float:
-        """Seconds for which the log's write that is under way has lasted. From any thread."""
-        latency: Callable[[], float] = getattr(self._disk, "latency", no_latency) if self._running else no_latency
-        return latency()
-
-    @property
-    def hollow(self) -> bool:
-        """True while this node's state is gone and the cluster's has not come yet: it must not be read."""
-        return self._running and self._core.hollow
-
-    @property
-    def others_vote(self) -> bool:
-        """True if this node is not the only voter: what it loses can be had from others. From any thread."""
-        configuration = self._core.configuration
-        return configuration is not None and bool(configuration.voters - {self._config.node_id})
-
-    def cluster_low_on_space(self) -> str | None:
-        """Leader: a voter (or this node) whose disk is nearly full."""
-        if not self._running:
-            return None
-        if self._core.low_space:
-            return self._config.node_id
-        return min(self._core.low_on_space, default=None)
-
-    def common_data_version(self) -> int:
-        """Newest apply semantics that all members know."""
-        return self._admissions.common_data_version(self._core.configuration) if self._running else 1
-
-    @property
-    def cluster_id(self) -> bytes:
-        """16 bytes; empty until the cluster's first entry is committed, and while the node does not run."""
-        if not self._running:
-            return b""
-        return self._admissions.identity.cluster_id
-
-    @property
-    def forming_waits_for(self) -> list[str]:
-        """Listed nodes that were not met yet, while the cluster is being formed."""
-        return self._admissions.forming_waits_for if self._running else []
-
-    def status(self) -> Status:
-        if not self._running:
-            return Status(self._config.node_id, b"", report.ROLES[0], 0, None, 0, self._machine.applied_index, 0, 0)
-        return report.status(self._parts, self.leader)
-
-    def statistics(self) -> dict[str, float]:
-        """Counters since the start, and gauges; seconds and bytes."""
-        return report.statistics(self._parts) if self._running else {}
 
     # ------------------------------------------------------------------ what the core reports (Listener)
 

@@ -8,11 +8,14 @@ from pysyncobj.node import Node
 
 from kvorum_raft.admission import Admissions
 from kvorum_raft.comparing import Comparing
+from kvorum_raft.config import RaftConfig
+from kvorum_raft.copier import no_latency
 from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.journal import RaftJournal
+from kvorum_raft.log_reader import LogReader
 from kvorum_raft.log_store import LmdbDisk
 from kvorum_raft.pysyncobj_fixes import SafeSyncObj
-from kvorum_raft.seams import Member, PeerView, Status
+from kvorum_raft.seams import Member, PeerView, StateMachine, Status
 from kvorum_raft.snapshotting import Snapshotting
 from kvorum_raft.stepping import Stepper
 from kvorum_raft.transport import PeerTransport
@@ -110,3 +113,91 @@ def statistics(parts: Parts) -> dict[str, float]:
         **parts.snapshots.statistics(),
         **{f"peer_{name}": value for name, value in parts.transport.statistics().items()},
     }
+
+
+class Reporting:
+    """The part of `RaftNode` that only tells how things stand, also before its start and after its end."""
+
+    _config: RaftConfig
+    _machine: StateMachine
+    _wall: Callable[[], int]
+    _running: bool
+    _failed: bool
+    # since it was opened
+    _parts: Parts
+    _core: SafeSyncObj
+    _journal: RaftJournal
+    _disk: LmdbDisk
+    _admissions: Admissions
+
+    def now_ms(self) -> int:
+        if not self._running:
+            return self._wall()
+        return self._core.entry_clock.now_ms()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._running and not self._failed and self._core.takes_proposals
+
+    @property
+    def leader(self) -> Member | None:
+        leader_id = self._core.leader_id if self._running and not self._failed else None
+        return member(self._parts, leader_id) if leader_id is not None else None
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index if self._running else self._machine.applied_index
+
+    @property
+    def log(self) -> LogReader | None:
+        """What was applied, as far as it is in the log; None while the node does not run."""
+        return LogReader(self._journal, lambda: self._core.applied_index) if self._running else None
+
+    def log_latency(self) -> float:
+        """Seconds for which the log's write that is under way has lasted. From any thread."""
+        latency: Callable[[], float] = getattr(self._disk, "latency", no_latency) if self._running else no_latency
+        return latency()
+
+    @property
+    def hollow(self) -> bool:
+        """True while this node's state is gone and the cluster's has not come yet: it must not be read."""
+        return self._running and self._core.hollow
+
+    @property
+    def others_vote(self) -> bool:
+        """True if this node is not the only voter: what it loses can be had from others. From any thread."""
+        configuration = self._core.configuration
+        return configuration is not None and bool(configuration.voters - {self._config.node_id})
+
+    def cluster_low_on_space(self) -> str | None:
+        """Leader: a voter (or this node) whose disk is nearly full."""
+        if not self._running:
+            return None
+        if self._core.low_space:
+            return self._config.node_id
+        return min(self._core.low_on_space, default=None)
+
+    def common_data_version(self) -> int:
+        """Newest apply semantics that all members know."""
+        return self._admissions.common_data_version(self._core.configuration) if self._running else 1
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; empty until the cluster's first entry is committed, and while the node does not run."""
+        if not self._running:
+            return b""
+        return self._admissions.identity.cluster_id
+
+    @property
+    def forming_waits_for(self) -> list[str]:
+        """Listed nodes that were not met yet, while the cluster is being formed."""
+        return self._admissions.forming_waits_for if self._running else []
+
+    def status(self) -> Status:
+        if not self._running:
+            return Status(self._config.node_id, b"", ROLES[0], 0, None, 0, self._machine.applied_index, 0, 0)
+        return status(self._parts, self.leader)
+
+    def statistics(self) -> dict[str, float]:
+        """Counters since the start, and gauges; seconds and bytes."""
+        return statistics(self._parts) if self._running else {}
