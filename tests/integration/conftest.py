@@ -1,6 +1,7 @@
-"""A three-node cluster of real processes, shared by the tests of one run that do not harm it."""
+"""A three-node cluster of real processes, shared by the tests that do not harm it; and databases of all kinds."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,15 @@ def start_pace(request: pytest.FixtureRequest) -> Callable[[], Pace]:
         return Pace()
 
     return start
+
+
+@pytest.fixture(params=["memory", "folder", "cluster"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind, as `open_kv` takes it."""
+    if request.param == "memory":
+        return ":memory:"
+    if request.param == "folder":
+        return str(tmp_path / "test.kv")
+    url = request.getfixturevalue("cluster_url")
+    assert isinstance(url, str)
+    return url

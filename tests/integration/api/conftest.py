@@ -1,7 +1,6 @@
 """One suite for both clients and all kinds of databases."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +9,6 @@ import kvorum
 from tests.integration.api.adapter import open_over_sync
 
 Open = Callable[[], Awaitable[kvorum.Kv]]
-
-
-@pytest.fixture(params=["memory", "folder", "cluster"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return ":memory:"
-    if request.param == "folder":
-        return str(tmp_path / "test.kv")
-    url = request.getfixturevalue("cluster_url")
-    assert isinstance(url, str)
-    return url
 
 
 @pytest.fixture(params=["async", "sync"])

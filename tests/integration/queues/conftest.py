@@ -15,17 +15,6 @@ LEASE: int = 1_000
 """Milliseconds, of the clusters that a test has for itself."""
 
 
-@pytest.fixture(params=["memory", "folder", "cluster"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return ":memory:"
-    if request.param == "folder":
-        return str(tmp_path / "test.kv")
-    url = request.getfixturevalue("cluster_url")
-    assert isinstance(url, str)
-    return url
-
-
 @pytest.fixture
 async def open_client(target: str) -> AsyncIterator[Open]:
     """Opens a client of the target; all are closed in the end."""

@@ -186,7 +186,8 @@ async def test_one_seed_makes_one_choice(victims: list[int]) -> None:
         cluster = cast(Arena, FakeCluster(victims))
         nemesis = Nemesis(cluster, Random(seed), HERE, lines.append)
         await nemesis.run(asyncio.Event(), time.monotonic() + 60, 15)
-        told.append(lines)
+        # Whether a process stood still within such a moment is the machine's choice, not the seed's.
+        told.append([line for line in lines if not line.endswith("did nothing")])
     assert told[0] == told[1] != told[2]
 
 
