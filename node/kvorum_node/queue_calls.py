@@ -5,14 +5,13 @@ Changes are judged before the log (rules B3), as writes are, and every one of th
 come to nothing because the leader was lost is answered as "no leader": the client asks the next one.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.errors import InvalidArgument, LimitExceeded, Unauthenticated
+from kvorum.errors import InvalidArgument, Unauthenticated
 from kvorum_raft.errors import NoSpace, Overloaded, RaftError
 from kvorum_raft.seams import Consensus
 
@@ -20,14 +19,14 @@ from . import queue_reads
 from .access import INSIDER, Access, Caller, Refusal
 from .aside import Problem, Work, aside
 from .barrier import Barrier
-from .cron import Cron
 from .lists import ListReader
 from .metrics.operations import OK, Meter, code_of_read
 from .proposer import Proposer, proposal
+from .queue_changes import ById, check_by_id, command_of, first_tick, repeated, stamped, up_to
 from .queue_jobs import Chunk, Job, QueueJobs
 from .queue_rates import QueueRates
 from .slow import SlowLog
-from .store import Denied, Snapshot, validate_command
+from .store import Denied, validate_command
 from .store.rights import MANAGE, RECEIVE, SEND, Rights, for_admin, for_queue, for_schedule
 from .timers import Timers
 
@@ -311,9 +310,9 @@ class QueueCalls:
     # ---- changes
 
     def _change(self, call: Call, kind: str, request: pb.QueueCall) -> None:
-        command = _command(kind, request)
+        command = command_of(kind, request)
         if kind == "requeue" and request.requeue.message_ids:
-            _check_by_id(request.requeue)
+            check_by_id(request.requeue)
         else:
             validate_command(command)
         call.principal = self._access.stamp(call.caller)
@@ -325,17 +324,17 @@ class QueueCalls:
         elif self._proposer.data_version < VERSION:
             call.fail(pb.READ_STATUS_OVERLOADED, TOO_OLD)
         elif kind == "schedule" and request.schedule.definition:
-            first = _first_tick(request.schedule, self._consensus.now_ms())
+            first = first_tick(request.schedule, self._consensus.now_ms())
             self._read(call, first, partial(self._schedule, call, request.schedule))
         elif kind in ("define", "pause", "topic", "schedule"):
             self._propose(call, command)
         elif kind == "subscribe":
-            self._run(call, request.subscribe.topic, _repeated(command))
+            self._run(call, request.subscribe.topic, repeated(command))
         elif kind == "purge":
             queue, limit = request.purge.queue, request.purge.limit
             self._sized(call, queue, "dead" if request.purge.dead else "messages", command, limit)
         elif kind == "requeue" and request.requeue.message_ids:
-            self._run(call, request.requeue.queue, _ById(request.requeue))
+            self._run(call, request.requeue.queue, ById(request.requeue))
         elif kind == "requeue":
             moved = "messages" if request.requeue.to_origin else "dead"
             self._sized(call, request.requeue.queue, moved, command, request.requeue.limit)
@@ -380,7 +379,7 @@ class QueueCalls:
     def _sized(self, call: Call, queue: str, rows: str, command: pb.Command, limit: int) -> None:
         """A change of up to `limit` messages, or of as many as there are now."""
         if limit:
-            self._run(call, queue, _up_to(command, limit))
+            self._run(call, queue, up_to(command, limit))
         else:
             self._read(call, queue_reads.size_of(queue, rows), partial(self._sized_up, call, queue, rows, command))
 
@@ -390,13 +389,13 @@ class QueueCalls:
         if refusal is not None:
             call.fail(*refusal)
         else:
-            self._run(call, queue, _repeated(command) if rows == "all" else _up_to(command, size))
+            self._run(call, queue, repeated(command) if rows == "all" else up_to(command, size))
 
     def _run(self, call: Call, queue: str, chunk: Chunk) -> None:
         if call.is_gone:
             call.end(pb.QueueReply())
             return
-        job = Job(queue, _stamped(chunk, call.principal), partial(self._ran, call))
+        job = Job(queue, stamped(chunk, call.principal), partial(self._ran, call))
         call.stop = job.cancel
         self._jobs.run(job)
 
@@ -409,38 +408,6 @@ class QueueCalls:
             call.fail(pb.READ_STATUS_OVERLOADED, str(error))
         else:
             call.fail(pb.READ_STATUS_NO_LEADER, str(error))
-
-
-def _command(kind: str, request: pb.QueueCall) -> pb.Command:
-    """The command of a change. What is the leader's to say is not taken from the caller."""
-    if kind == "define":
-        return pb.Command(define_queue=request.define)
-    if kind == "put_token":
-        return pb.Command(put_token=request.put_token)
-    if kind == "remove_token":
-        return pb.Command(remove_token=request.remove_token)
-    if kind == "switch_auth":
-        return pb.Command(switch_auth=request.switch_auth)
-    if kind == "pause":
-        return pb.Command(pause_queue=request.pause)
-    if kind == "topic":
-        return pb.Command(define_topic=request.topic)
-    if kind == "subscribe":
-        return pb.Command(subscribe=request.subscribe)
-    if kind == "schedule":
-        return pb.Command(
-            define_schedule=pb.DefineSchedule(name=request.schedule.name, definition=request.schedule.definition)
-        )
-    if kind == "purge":
-        command = pb.Command(purge=request.purge)
-        command.purge.ClearField("after")
-    elif kind == "requeue":
-        command = pb.Command(requeue=request.requeue)
-        command.requeue.ClearField("after")
-    else:
-        command = pb.Command(remove_queue=request.remove)
-        command.remove_queue.ClearField("after")
-    return command
 
 
 def _told(request: pb.QueueCall) -> str:
@@ -462,90 +429,3 @@ def _nothing(_: Rights) -> str:
 def _target(info: pb.ScheduleInfo) -> str:
     message = pb.Schedule.FromString(info.definition).message
     return message.topic or message.queue
-
-
-def _stamped(chunk: Chunk, principal: bytes) -> Chunk:
-    def next_chunk(touched: int, progress: bool) -> pb.Command | None:
-        command = chunk(touched, progress)
-        if command is not None:
-            command.principal = principal
-        return command
-
-    return next_chunk
-
-
-def _with_limit(command: pb.Command, limit: int) -> pb.Command:
-    chunk = pb.Command()
-    chunk.CopyFrom(command)
-    kind = command.WhichOneof("command")
-    if kind in ("purge", "requeue", "remove_queue"):
-        getattr(chunk, kind).limit = limit
-    return chunk
-
-
-def _repeated(command: pb.Command) -> Chunk:
-    """Until nothing is left."""
-    chunk = _with_limit(command, limits.QUEUE_CHUNK)
-    return lambda touched, progress: chunk if progress else None
-
-
-def _up_to(command: pb.Command, most: int) -> Chunk:
-    """Until nothing is left, or so many messages are done."""
-
-    def next_chunk(touched: int, progress: bool) -> pb.Command | None:
-        left = min(most - touched, limits.QUEUE_CHUNK)
-        return _with_limit(command, left) if progress and left > 0 else None
-
-    return next_chunk
-
-
-class _ById:
-    """Dead letters that were named, in chunks; each is repeated while it moves something, since what one command may
-    move is bounded in bytes as well."""
-
-    def __init__(self, requeue: pb.Requeue) -> None:
-        self._requeue = requeue
-        self._position = 0
-
-    def __call__(self, touched: int, progress: bool) -> pb.Command | None:
-        if not progress:
-            self._position += limits.QUEUE_CHUNK
-        return _chunk_by_id(self._requeue, self._position)
-
-
-def _chunk_by_id(requeue: pb.Requeue, position: int) -> pb.Command | None:
-    ids = requeue.message_ids[position : position + limits.QUEUE_CHUNK]
-    if not ids:
-        return None
-    chunk = pb.Requeue(queue=requeue.queue, message_ids=ids, limit=len(ids), to_origin=requeue.to_origin)
-    return pb.Command(requeue=chunk)
-
-
-def _check_by_id(requeue: pb.Requeue) -> None:
-    """Raises InvalidArgument."""
-    count = len(requeue.message_ids)
-    if count > limits.MAX_PEEK:
-        raise LimitExceeded("MAX_PEEK", limits.MAX_PEEK, count, "messages of one call")
-    for position in range(0, count, limits.QUEUE_CHUNK):
-        chunk = _chunk_by_id(requeue, position)
-        if chunk is not None:
-            validate_command(chunk)
-
-
-def _first_tick(call: pb.DefineSchedule, now_ms: int) -> Work[int | None]:
-    """The first tick of a schedule; None if it stands there with this definition already. In the thread of the lists,
-    since to find that an expression never matches takes a while."""
-
-    def work(snapshot: Snapshot) -> Generator[None, None, int | None]:
-        yield from ()
-        schedule = pb.Schedule.FromString(call.definition)
-        cron = Cron(schedule.cron, schedule.time_zone)
-        before = snapshot.schedule_info(call.name)
-        if before is not None and before.definition == call.definition:
-            return None
-        first = cron.next(now_ms)
-        if first is None:
-            raise InvalidArgument(f"{schedule.cron!r} names no moment of the next 50 years")
-        return first
-
-    return work

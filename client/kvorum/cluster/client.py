@@ -22,12 +22,13 @@ from kvorum.cluster.consumers import ClusterConsumer, Consumers
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.deadlines import WIDTH, Deadlines
 from kvorum.cluster.heartbeat import Heartbeat, Wanted
-from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, UnderWay, closed_read
+from kvorum.cluster.keeper import HELLO_TIMEOUT, Keeper, closed_read
 from kvorum.cluster.points import Batch, Points
 from kvorum.cluster.reads import PendingRead, Reads, RowPromise
 from kvorum.cluster.returns import Returns
 from kvorum.cluster.route import Address, Route, name
 from kvorum.cluster.traces import Submit, Traces
+from kvorum.cluster.under_way import UnderWay
 from kvorum.cluster.watches import Watches
 from kvorum.cluster.writes import PendingWrite, Writes, refusal
 from kvorum.durations import shown_seconds

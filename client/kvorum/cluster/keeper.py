@@ -14,21 +14,16 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster.calls import Calls
 from kvorum.cluster.connection import Connection, NodeFailed
-from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
-from kvorum.cluster.points import FULL, Points
-from kvorum.cluster.reads import Reads
+from kvorum.cluster.points import FULL
 from kvorum.cluster.route import Address, Route, name, parse
 from kvorum.cluster.traces import Traces
-from kvorum.cluster.watches import Watches
-from kvorum.cluster.writes import Writes
+from kvorum.cluster.under_way import UnderWay
 from kvorum.rights import refused
 from kvorum.tls import ChannelTls
 
@@ -55,43 +50,6 @@ COMPLAIN_EVERY: Final = 60.0
 """Seconds without a leader until that is logged, and until it is logged again."""
 HOPELESS_RETRY: Final = 15.0
 """Seconds, about, until a client that every node refuses for good, and that nobody asks for anything, looks again."""
-
-
-@dataclass(frozen=True)
-class UnderWay:
-    """All operations of a client, by kind."""
-
-    writes: Writes
-    reads: Reads
-    points: Points
-    calls: Calls
-    watches: Watches
-    consumers: Consumers
-
-    def expecting(self) -> bool:
-        """Something is unanswered: the silence of a node matters."""
-        parts = (self.writes, self.reads, self.points, self.calls, self.watches)
-        return any(part.expecting for part in parts) or self.consumers.open or self.consumers.ending
-
-    def connection_lost(self) -> None:
-        """Nothing is on a stream any more."""
-        self.writes.connection_lost()
-        self.reads.connection_lost()
-        self.points.connection_lost()
-        self.calls.connection_lost()
-        self.watches.connection_lost()
-        self.consumers.connection_lost()
-
-    def end(
-        self, why: str, write: Callable[[str], errors.KvorumError], read: Callable[[str], errors.KvorumError]
-    ) -> None:
-        """End every operation with an error; writes that may have been applied with OutcomeUnknown."""
-        self.writes.give_up_all(why, lambda: write(why))
-        self.reads.give_up_all(lambda: read(why))
-        self.points.give_up_all(lambda: read(why))
-        self.calls.give_up_all(lambda: read(why))
-        self.watches.end_all(lambda: read(why))
-        self.consumers.end_all(lambda: read(why))
 
 
 def closed_read(why: str) -> errors.Closed:
