@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kvorum
+from kvorum_node.backup.targets import open_target
 from tests.integration.backup.conftest import BackedUp, wait_for
 from tests.integration.backup.test_pitr import has_begun, reaches
 
@@ -72,7 +73,8 @@ class Operator:
 def operator(tmp_path: Path) -> Iterator[Operator]:
     (tmp_path / "archive").mkdir()
     with BackedUp(tmp_path, archive=str(tmp_path / "archive"), archive_every_s=1) as cluster:
-        wait_for(lambda: has_begun(tmp_path))
+        cluster.archive, cluster.target = str(tmp_path / "archive"), open_target(tmp_path / "archive")
+        wait_for(lambda: has_begun(cluster))
         yield Operator(cluster, tmp_path)
 
 
@@ -131,7 +133,7 @@ def test_point_in_time_restore(operator: Operator, tmp_path: Path) -> None:
     operator.bookmark = operator.type(lines.pop(0)).strip()
     asyncio.run(delete_users(cluster.url))
     reached = cluster.status(cluster.leader()).applied_index
-    wait_for(lambda: reaches(tmp_path, reached))
+    wait_for(lambda: reaches(operator.cluster, reached))
     while "restore" not in lines[0]:
         operator.type(lines.pop(0))
     assert operator.said[-1].strip().endswith("0 problems")
