@@ -22,6 +22,7 @@ _DEVELOPER = "not for production: the developer's own cluster"
 ALLOWED: dict[tuple[str, str, str], str] = {
     ("unbounded read", "client/kvorum/cluster/connection.py", "Connection.greet"): _MESSAGE,
     ("unbounded read", "client/kvorum/cluster/connection.py", "Connection._pump_in"): _MESSAGE,
+    ("unbounded read", "node/kvorum_node/api/gate.py", "Gate._single"): _MESSAGE,
     ("unbounded read", "node/kvorum_node/api/stream.py", "Stream._read"): _MESSAGE,
     ("unbounded read", "client/kvorum/v8/rest.py", "_read_plain"): "a double of a value that is in memory",
     ("unbounded read", "raft/kvorum_raft/node.py", "RaftNode.read_index"): "asks the leader for an index, of 8 bytes",
