@@ -119,7 +119,8 @@ def test_lost_quorum(operator: Operator) -> None:
         cluster.wipe(number)
     for line in lines[:2]:
         operator.type(line)
-    cluster.wipe_all()
+    cluster.kill(2)
+    cluster.wipe(2)
     for line in lines[2:]:
         operator.type(line)
     assert asyncio.run(users(cluster.url)) == [*range(20)]
@@ -128,7 +129,8 @@ def test_lost_quorum(operator: Operator) -> None:
 def test_point_in_time_restore(operator: Operator, tmp_path: Path) -> None:
     cluster = operator.cluster
     asyncio.run(fill(cluster.url, 20))
-    lines = steps("Point-in-time restore")
+    # an object store is another target of the same commands: test_pitr has it
+    lines = [line for line in steps("Point-in-time restore") if "s3://" not in line]
     assert lines[0] == "kvorum pitr bookmark"
     operator.bookmark = operator.type(lines.pop(0)).strip()
     asyncio.run(delete_users(cluster.url))
