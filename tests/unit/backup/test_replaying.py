@@ -275,7 +275,8 @@ def test_entries_out_of_order_or_of_another_term(recorded: Recorded, target: Loc
     entries = recorded.entries(7, 16)
     for shuffled in (entries[::-1], entries[:4] + entries[5:], [*entries, entries[-1]], entries[:-1]):
         segment = names.Segment(CLUSTER_ID, "n1", 7, 16, TERM)
-        target.put(segment.name, encode(SEGMENT, segment_header(7, 16, b""), [one.record for one in shuffled]))
+        parts = encode(SEGMENT, segment_header(7, 16, b""), [one.record for one in shuffled])
+        target.put(segment.name, parts, replace=True)
         with pytest.raises(BadFile), state_at(target, Goal(), tmp_path):
             pass
     other = names.Segment(CLUSTER_ID, "n2", 7, 16, TERM + 1)
