@@ -285,7 +285,7 @@ def test_entries_out_of_order_or_of_another_term(recorded: Recorded, target: Loc
     target.put(other.name, encode(SEGMENT, header, [one.record for one in entries]))
     recorded.put_segment(target, 7, 16)
     header.prev_term = TERM + 5
-    target.put(other.name, encode(SEGMENT, header, [one.record for one in entries]))
+    target.put(other.name, encode(SEGMENT, header, [one.record for one in entries]), replace=True)
     (problem,) = check_chain(catalog_of(target), catalog_of(target).segments)
     assert "entry 6 is of term 3" in problem
 
