@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from .arena import Arena
 from .crew import Account
 from .network import Seat
 
@@ -30,8 +32,11 @@ class Crew:
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
-    async def start(cls, number: int, seat: Seat | None, folder: Path, options: list[str]) -> "Crew":
-        """`options` are those of `chaos.crew`, without number and file. Errors: OSError."""
+    async def start(
+        cls, number: int, seat: Seat | None, folder: Path, options: list[str], environment: Mapping[str, str]
+    ) -> "Crew":
+        """`options` are those of `chaos.crew`, without number and file; `environment` comes on top of this process'
+        own. Errors: OSError."""
         file = folder / f"crew{number}.jsonl"
         command = [sys.executable, "-m", "chaos.crew", "--number", str(number), "--file", str(file), *options]
         with file.with_suffix(".err").open("wb") as errors:
@@ -41,6 +46,7 @@ class Crew:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 pass_fds=() if seat is None else (seat.namespace,),
+                env={**os.environ, **environment},
                 start_new_session=True,
             )
         return cls(process, file)
@@ -85,14 +91,23 @@ class Crew:
 class Crews:
     """All of them: `async with Crews(...) as crews`; they are gone afterwards. Errors of all methods: CrewFailed."""
 
-    def __init__(self, arena: Arena, options: list[str]) -> None:
-        self._arena = arena
+    def __init__(
+        self,
+        folder: Path,
+        seats: Sequence[Seat | None],
+        options: list[str],
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """One for each seat; what they see goes to `folder`."""
+        self._folder = folder
+        self._seats = seats
         self._options = options
+        self._environment = environment
         self._crews: list[Crew] = []
 
     async def __aenter__(self) -> "Crews":
-        for number, seat in enumerate(self._arena.crew_seats):
-            self._crews.append(await Crew.start(number, seat, self._arena.base_dir, self._options))
+        for number, seat in enumerate(self._seats):
+            self._crews.append(await Crew.start(number, seat, self._folder, self._options, self._environment))
         return self
 
     async def __aexit__(self, *raised: object) -> None:

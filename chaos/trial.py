@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from subprocess import CalledProcessError
@@ -15,10 +16,10 @@ from kvorum_node.dev_cluster import ClusterFailed, in_thread
 
 from . import audit
 from .arena import VOTERS, Arena
+from .closing import PATIENCE, look, until_handled
 from .crew import Account
 from .crews import CrewFailed, Crews
 from .duties import deed
-from .duties.doing import final as look_at_duties
 from .faults import FAULTS, KINDS, Category, Fault
 from .history import Operation, export
 from .membership import Membership
@@ -26,19 +27,15 @@ from .nemesis import LONGEST, DidNotRejoin, Nemesis
 from .network import Lab
 from .observer import Observer
 from .operator import ChangeFailed
-from .recorder import DONE, HANDLED, MARKS, UNDELIVERED, VALUES, Recorder, SawNonsense, seen_of
+from .recorder import SawNonsense
 from .report import Report
 from .restarts import RestartFailed, Restarts, load_ballast
 from .shim import build
 from .timeline import Timeline
-from .workload import KEYS, THINKING
+from .workload import THINKING
 
 LEASE: Final = 3_000
 """Milliseconds after which messages of a lost consumer are free again: shorter than some outages."""
-PATIENCE: Final = 45.0
-"""Seconds that the queue may take to run dry, and the replicas to become equal, when nobody disturbs them."""
-CALL: Final = 10_000
-"""Milliseconds for each call of the final look."""
 LEAST: Final = 50
 """Acknowledged commits below which a run proves nothing."""
 
@@ -104,6 +101,7 @@ class _Trial:
         self._say = say
         self._report = Report()
         self._arena = arena = _arena(options)
+        self._open = partial(kvorum.open_kv, arena.url)
         rng = Random(f"{options.seed}/nemesis")
         self._nemesis = Nemesis(arena, rng, options.faults, say, options.wanted, options.longest)
         self._membership = Membership(arena, self._nemesis, rng, options.faults, say)
@@ -126,7 +124,7 @@ class _Trial:
             if set(self._options.faults) & set(KINDS["restarts"]):
                 await load_ballast(arena.url)
             await self._play()
-            self._resolved, final = await look(arena.url, self._account, report)
+            self._resolved, final = await look(self._open, self._account, report)
             report.problems += audit.audit_messages(self._resolved, self._account.deliveries, final)
             report.messages = len(final.done)
             report.problems += await unequal(arena)
@@ -148,7 +146,7 @@ class _Trial:
     async def _play(self) -> None:
         """Clients and faults, until all messages are handled."""
         report, arena, nemesis = self._report, self._arena, self._nemesis
-        async with Crews(arena, _crew_options(arena, self._options)) as crews:
+        async with Crews(arena.base_dir, arena.crew_seats, _crew_options(arena, self._options)) as crews:
             try:
                 await crews.work()
                 self._began = time.monotonic()
@@ -158,7 +156,7 @@ class _Trial:
                     await in_thread(_write_states, arena)
                 operations = crews.account().operations
                 self._say(f"quiet after {nemesis.counts.total()} faults and {len(operations)} operations")
-                await _until_handled(arena.url, operations)
+                await until_handled(self._open, operations)
                 await crews.end()
             finally:
                 await crews.give_up()
@@ -251,47 +249,11 @@ async def _disturb(crews: Crews, harm: Harm) -> list[str]:
     return problems
 
 
-async def _until_handled(url: str, operations: list[Operation]) -> None:
-    """Wait for the messages that are certainly on the queue; what is missing then is found by the audit."""
-    deadline = time.monotonic() + PATIENCE
-    async with kvorum.open_kv(url) as kv:
-        resolved, _ = audit.resolve(operations, await _marks(kv), time.monotonic_ns())
-        missing = audit.to_be_handled(resolved)
-        while missing and time.monotonic() < deadline:
-            missing -= {str(entry.key[-1]) async for entry in kv.list(prefix=DONE, batch_size=500, timeout=CALL)}
-            await asyncio.sleep(0.2)
-
-
-async def look(url: str, account: Account, report: Report) -> tuple[list[Operation], audit.Final]:
-    """The state after everything, by a new client; its reads belong to the history. What the marks contradict goes to
-    the report."""
-    recorder = Recorder()
-    async with kvorum.open_kv(url) as kv:
-        marks = await _marks(kv)
-        done = {str(entry.key[-1]): entry async for entry in kv.list(prefix=DONE, batch_size=500, timeout=CALL)}
-        marks |= {str(entry.value): str(entry.versionstamp) for entry in done.values()}
-        undelivered = {str(entry.key[-1]) async for entry in kv.list(prefix=UNDELIVERED, timeout=CALL)}
-        keys = (*KEYS, HANDLED)
-        draft = Operation(-1, "get", 0, None, "unknown", reads=keys)
-        read = await recorder.read(draft, kv.get_many([(*VALUES, key) for key in keys], timeout=CALL))
-        entry = await kv.get((*VALUES, HANDLED), timeout=CALL)
-        await look_at_duties(kv, account.deeds, CALL)
-    account.operations.append(read)
-    resolved, problems = audit.resolve(account.operations, marks, read.returned or time.monotonic_ns())
-    report.problems += problems
-    return resolved, audit.Final(marks, set(done), seen_of(entry).value or 0, undelivered)
-
-
 def _write_states(arena: Arena) -> None:
     """What the nodes say after a failure."""
     for number in range(arena.nodes):
         answer = arena.peek(number)
         arena.log(number).with_suffix(".status").write_text(str(answer))
-
-
-async def _marks(kv: kvorum.Kv) -> dict[str, str]:
-    rows = kv.list(prefix=MARKS, batch_size=500, timeout=CALL)
-    return {str(entry.key[-1]): str(entry.versionstamp) async for entry in rows}
 
 
 async def unequal(arena: Arena) -> list[str]:

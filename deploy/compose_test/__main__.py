@@ -4,6 +4,7 @@ Exit status: 0 all is well, 1 something is not, 3 no engine can be started on th
 beginning gives 3: whatever happens after it, also an inner part that ends with 3, is 1.
 """
 
+import argparse
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,8 @@ from .steps import Failed, say
 
 INSIDE: Final = 2_400.0
 """Seconds that the inner part may take; each of its steps has a limit of its own."""
+ROUND: Final = 300.0
+"""So many more for each round of faults."""
 TIDY: Final = 180.0
 """Seconds in which an interrupted test must have removed what it made in an engine that was there before."""
 ENDING: Final = 30.0
@@ -61,7 +65,7 @@ def lacks() -> list[str]:
     return [] if probe.engine_runs() else probe.missing()
 
 
-def test() -> str:
+def test(rounds: int) -> str:
     """The figures of the last line. Errors: Failed."""
     own = not probe.engine_runs()
     if own:
@@ -71,12 +75,12 @@ def test() -> str:
     with _folder() as folder:
         things = supplies.fetch(folder)
         task = {name: str(getattr(things, name)) for name in ("compose", "prometheus", "base", "python")}
-        (folder / "task.json").write_text(json.dumps({**task, "own_engine": own, "cgroup": _group()}))
+        (folder / "task.json").write_text(json.dumps({**task, "own_engine": own, "cgroup": _group(), "rounds": rounds}))
         words = [sys.executable, "-m", "deploy.compose_test.inside", str(folder)]
         if own:
             # The namespaces end with their first process, and that with us: nothing that runs in them is left.
             words = ["unshare", *probe.NAMESPACES, *words]
-        _watch(words, folder / "reason")
+        _watch(words, folder / "reason", INSIDE + ROUND * rounds)
         return (folder / "figures").read_text().strip()
 
 
@@ -84,12 +88,12 @@ def _group() -> str:
     return f"kvorum-compose-test-{os.getpid()}"
 
 
-def _watch(words: list[str], reason: Path) -> None:
+def _watch(words: list[str], reason: Path, limit: float) -> None:
     process = subprocess.Popen(words, cwd=supplies.ROOT, stdin=subprocess.DEVNULL)
     try:
-        status = process.wait(INSIDE)
+        status = process.wait(limit)
     except subprocess.TimeoutExpired:
-        raise Failed(f"the test took longer than {INSIDE:g} s") from None
+        raise Failed(f"the test took longer than {limit:g} s") from None
     finally:
         if process.poll() is None:
             _end(process, sealed=words[0] == "unshare")
@@ -154,4 +158,6 @@ def _terminated(number: int, _: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(main(lacks, test))
+    parser = argparse.ArgumentParser(prog="scripts/compose-test")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each fault of chaos comes (default: 1)")
+    sys.exit(main(lacks, partial(test, parser.parse_args().rounds)))

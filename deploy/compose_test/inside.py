@@ -17,7 +17,8 @@ from .steps import Failed, say
 from .supplies import Supplies
 
 PLAY: Final = 1_500.0
-"""Seconds that the scenario may take."""
+"""Seconds that the scenario may take, and so many more for each round of faults."""
+ROUND: Final = 300.0
 
 
 def main(folder: Path) -> int:
@@ -39,7 +40,7 @@ def main(folder: Path) -> int:
         try:
             _ports_are_free()
             images.provide()
-            figures = asyncio.run(_play(project))
+            figures = asyncio.run(_play(project, folder, int(task["rounds"])))
             (folder / "figures").write_text(figures)
             status = 0
         except BaseException:
@@ -57,12 +58,13 @@ def main(folder: Path) -> int:
     return status
 
 
-async def _play(project: Project) -> str:
+async def _play(project: Project, folder: Path, rounds: int) -> str:
+    limit = PLAY + ROUND * rounds
     try:
-        async with asyncio.timeout(PLAY):
-            return await scenario.play(project)
+        async with asyncio.timeout(limit):
+            return await scenario.play(project, folder, rounds)
     except TimeoutError:
-        raise Failed(f"the scenario took longer than {PLAY:g} s") from None
+        raise Failed(f"the scenario took longer than {limit:g} s") from None
 
 
 def _ports_are_free() -> None:

@@ -4,10 +4,12 @@ import asyncio
 import json
 import urllib.parse
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 from kvorum import errors
 
+from .chaos import chaos
 from .cluster import NODES, PORTS, SECRETS, Project, fetch, names_shown, prometheus
 from .load import Load, check, check_messages, longest_pause
 from .steps import Failed, say
@@ -23,12 +25,14 @@ leader's silence was noticed; the figure is reported."""
 TRANSFERS: Final = 5
 RENEWED: Final = 60.0
 """Seconds until a node shows a certificate that was put in the place of its own."""
+SEED: Final = 1
 WRITES: Final = 100
 """Acknowledged writes that must follow each fault."""
 
 
-async def play(project: Project) -> str:
-    """The figures of the last line. Errors: Failed."""
+async def play(project: Project, folder: Path, rounds: int) -> str:
+    """The figures of the last line; `folder` takes what clients saw, `rounds` is how often each fault of `chaos`
+    comes. Errors: Failed."""
     await project.compose_async("up", "-d", "--no-build", "--wait", timeout=UP)
     say("up: three nodes are healthy")
     await project.fetch_secrets()
@@ -39,6 +43,7 @@ async def play(project: Project) -> str:
     await _tokens(project)
     await _renewed(project)
     figures = await _under_load(project)
+    figures |= await chaos(project, folder, SEED, rounds)
     await _volumes(project)
     if (ROOT / "deploy/prometheus/alerts.yml").exists():
         figures["alert"] = await _alert(project)

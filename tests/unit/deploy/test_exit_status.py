@@ -46,7 +46,7 @@ def test_after_the_probe_every_end_but_success_is_1(capsys: pytest.CaptureFixtur
 def test_an_inner_part_that_ends_with_3_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "reason").write_text("two writes are lost")
     with pytest.raises(Failed, match="status 3: two writes are lost"):
-        compose_test._watch(["sh", "-c", "exit 3"], tmp_path / "reason")
+        compose_test._watch(["sh", "-c", "exit 3"], tmp_path / "reason", 60.0)
 
 
 def test_a_machine_without_control_groups_or_with_some_only(tmp_path: Path) -> None:
