@@ -44,6 +44,6 @@ WORKDIR /tmp
 EXPOSE 7401 7402 7403
 # A node that leads hands the leadership over first.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=10s --start-period=20s --retries=3 CMD ["python3", "-I", "-S", "/opt/kvorum/image/health.py"]
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=3 CMD ["python3", "-I", "-S", "/opt/kvorum/image/health.py"]
 ENTRYPOINT ["kvorum"]
 CMD ["node"]
