@@ -3,9 +3,10 @@ everything that was seen?
 
 A depth-first search as Wing and Gong describe it, with Lowe's memory of states that were looked at already. Keys are
 independent in this question, so each is searched by itself. Versionstamps are only names here (`register`); that they
-grow is judged by `serializability`. But they are good *hints*: a quick attempt looks only at orders in which they
-grow, with at most one unknown write between two known ones. An order that it finds is an explanation like any other.
-That there is none only the thorough attempt can say, for which stamps merely decide what is tried first.
+grow is judged by `serializability`. But they are good *hints*: quick attempts look only at orders in which they grow,
+and in which unknown writes that nobody saw are far apart: at most one for each `GAPS` known ones. An order that one of
+them finds is an explanation like any other. That there is none only the thorough attempt can say, for which stamps
+merely decide what is tried first.
 
 * An operation can come next if no other one that must come had returned before it was called.
 * One that sees the state without changing it is taken as soon as it fits: to wait could only make it harder.
@@ -27,7 +28,13 @@ from .register import ABSENT, State, Step, Unbound, project, take
 from .verdict import Verdict
 
 WORK_LIMIT: Final = 400_000
-"""States looked at for each key; a good history of n operations takes about n."""
+"""States looked at for each key beyond the n that a good history of n operations takes."""
+GAPS: Final = (1, 8, 64)
+"""Known commits from one unknown write to the next, in one quick attempt after the other. Where something does not fit
+an unknown write is missing further up, and all places for it are tried: one at a time takes a product of their number
+and that of unknown writes, two at a time its square."""
+TASTE: Final = 16
+"""Each quick attempt first gets this part of the work limit: mostly one of them needs hardly any."""
 _NEVER: Final = 1 << 63
 _LAST: Final = "~"
 """Greater than any versionstamp."""
@@ -44,11 +51,11 @@ def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verd
     work = 0
     undecided: Verdict | None = None
     for key in sorted(by_key):
-        verdict = _Search(key, by_key[key], work_limit, quick=True).run()
-        work += verdict.work
-        if not verdict.ok:
-            verdict = _Search(key, by_key[key], work_limit, quick=False).run()
+        for gap, limit in attempts(work_limit):
+            verdict = _Search(key, by_key[key], limit, gap).run()
             work += verdict.work
+            if verdict.ok:
+                break
         if verdict.state == "invalid":
             return Verdict("invalid", verdict.explanation, work)
         if verdict.state == "undecided":
@@ -56,6 +63,11 @@ def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verd
     if undecided is not None:
         return Verdict("undecided", undecided.explanation, work)
     return Verdict("valid", work=work)
+
+
+def attempts(work_limit: int) -> list[tuple[int, int]]:
+    """Gaps and work limits, in their order; the last one is thorough."""
+    return [(gap, limit) for limit in (work_limit // TASTE, work_limit) for gap in GAPS] + [(0, work_limit)]
 
 
 class _Node(NamedTuple):
@@ -68,17 +80,19 @@ class _Node(NamedTuple):
     state: State
     commits: int = 0
     """Required steps with effects among those taken."""
-    added: bool = False
-    """The last write was an optional one, and nobody has seen its stamp yet (quick attempt only)."""
+    until: int = 0
+    """Before so many commits no further optional write may come (quick attempts only)."""
 
 
 class _Search:
     """Over the steps of one key."""
 
-    def __init__(self, key: str, steps: Sequence[Step], work_limit: int, *, quick: bool) -> None:
+    def __init__(self, key: str, steps: Sequence[Step], work_limit: int, gap: int) -> None:
+        """`gap`: see `GAPS`; 0: the thorough attempt."""
         self._key = key
-        self._quick = quick
+        self._gap = gap
         self._work_limit = work_limit
+        self._most = work_limit + len(steps)
         ordered = sorted(steps, key=lambda step: step.operation.invoked)
         self._required = [step for step in ordered if step.operation.outcome == "ok"]
         known = {stamp for step in self._required for stamp in (step.stamp, *_proven(step))}
@@ -108,7 +122,7 @@ class _Search:
                 stack.pop()
                 continue
             work += 1
-            if work > self._work_limit:
+            if work > self._most:
                 return Verdict("undecided", f"more than {self._work_limit} states; {self._explain()}", work)
             node = self._settle(node)
             if self._complete(node):
@@ -153,7 +167,7 @@ class _Search:
         later: list[_Node] = []
         for stamp, at in sorted((self._required[at].stamp or "", at) for at in found):
             step = self._required[at]
-            if self._quick and step.effects and stamp != self._order[node.commits]:
+            if self._gap and step.effects and stamp != self._order[node.commits]:
                 continue
             state = take(step, node.state, self._taken)
             if state is not None and self._as_seen(state):
@@ -162,12 +176,13 @@ class _Search:
                 else:
                     yield _with(node, at, step, state)
         for number, step in enumerate(self._optional):
-            if step.operation.invoked > earliest or node.added:
+            if step.operation.invoked > earliest or node.commits < node.until:
                 break
             if not node.used >> number & 1:
                 state = take(step, node.state, self._taken)
                 if state is not None:
-                    yield node._replace(used=node.used | 1 << number, state=state, added=self._quick)
+                    until = node.commits + self._gap if self._gap else 0
+                    yield node._replace(used=node.used | 1 << number, state=state, until=until)
         yield from later
 
     def _as_seen(self, state: State) -> bool:
@@ -209,11 +224,7 @@ def _with(node: _Node, at: int, step: Step, state: State) -> _Node:
     while mask & 1:
         base += 1
         mask >>= 1
-    return _Node(
-        base,
-        mask,
-        node.used,
-        state,
-        node.commits + bool(step.effects),
-        node.added and not step.effects and state == node.state,
-    )
+    commits = node.commits + bool(step.effects)
+    # One that somebody has seen now is not guessed any more.
+    seen = not step.effects and state != node.state
+    return _Node(base, mask, node.used, state, commits, 0 if seen or commits >= node.until else node.until)

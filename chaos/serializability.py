@@ -13,10 +13,10 @@ replay is linear, but for commits whose outcome is unknown. If a read saw a stam
 *ghost*), one of the unknown commits must stand there, and what it leaves must be what was seen. Others may have
 happened without anybody having seen their stamps (a delete has none to be seen): they may be put in anywhere, or
 nowhere. Only when nothing fits any more the search turns back and tries that. Each commit that was put in unseen opens
-as many ways as there are others left, so there are two attempts: a *quick* one, with at most one unseen commit between
-two stamps, and only where it touches something that is at stake; and if that finds no explanation, a thorough one,
-which alone can say that there is none. Runs that leave a mark with each commit know the outcomes in the end
-(`audit.resolve`), and then nothing is left to try.
+as many ways as there are others left, so there are *quick* attempts first, with at most one unseen commit for
+some number of stamps, and only where it touches something that is at stake; and if none of them finds an explanation, a
+thorough one, which alone can say that there is none. Runs that leave a mark with each commit know the outcomes in
+the end (`audit.resolve`), and then nothing is left to try.
 """
 
 from collections import defaultdict
@@ -25,11 +25,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from .history import Operation
+from .linearizability import attempts
 from .register import after
 from .verdict import Verdict
 
 WORK_LIMIT: Final = 400_000
-"""States looked at; a good history of n commits without unknown ones takes n."""
+"""States looked at beyond the n that a good history of n commits without unknown ones takes."""
 _NEVER: Final = 1 << 63
 
 Row = tuple[int | None, str | None]
@@ -42,11 +43,14 @@ def check(operations: Iterable[Operation], work_limit: int = WORK_LIMIT) -> Verd
     problem = _order_problem([operation for operation in operations if operation.committed])
     if problem:
         return Verdict("invalid", problem, 1)
-    quick = _Replay(operations, work_limit, quick=True).run()
-    if quick.ok or not any(operation.outcome == "unknown" for operation in operations):
-        return quick
-    thorough = _Replay(operations, work_limit, quick=False).run()
-    return replace(thorough, work=quick.work + thorough.work)
+    uncertain = any(operation.outcome == "unknown" for operation in operations)
+    work = 0
+    for gap, limit in attempts(work_limit):
+        verdict = _Replay(operations, limit, gap).run()
+        work += verdict.work
+        if verdict.ok or not uncertain:
+            break
+    return replace(verdict, work=work)
 
 
 def _order_problem(commits: Sequence[Operation]) -> str:
@@ -90,21 +94,22 @@ class _Node(NamedTuple):
     frontier: int
     """All required operations that returned earlier are fitted in (by rank)."""
     fitted: int
-    """Bit i: required operation frontier + i is fitted in."""
+    """Bit i: observation frontier + i (by rank) is fitted in. Of commits the place tells that, which saves bits: those
+    that only their marks tell of count as returned at the end, far from the frontier."""
     opened: int
     """Observations called before the frontier returned."""
     waiting: tuple[int, ...]
     """Those of them that are not fitted in."""
-    added: bool = False
-    """An unknown commit was put in unseen since the last place was filled (quick attempt only)."""
+    until: int = 0
+    """Before this place no further unknown commit may be put in unseen (quick attempts only)."""
 
 
 class _Replay:
     """Required operations have a rank: their place in the order of returns."""
 
-    def __init__(self, operations: Sequence[Operation], work_limit: int, *, quick: bool) -> None:
-        self._work_limit = work_limit
-        self._quick = quick
+    def __init__(self, operations: Sequence[Operation], work_limit: int, gap: int) -> None:
+        """`gap`: stamps from one unseen commit to the next, see `linearizability.GAPS`; 0: the thorough attempt."""
+        self._gap = gap
         self._required = sorted(
             (operation for operation in operations if operation.committed or operation.observed), key=_return_of
         )
@@ -129,7 +134,14 @@ class _Replay:
         self._sightings = self._find_sightings()
         slots |= {stamp: _Slot(stamp, None, -1) for stamp in self._sightings if stamp not in slots}
         self._slots = [slots[stamp] for stamp in sorted(slots)]
+        self._work_limit = work_limit
+        self._most = work_limit + len(self._slots)
         self._place = {slot.stamp: place for place, slot in enumerate(self._slots)}
+        self._place_of = [_NEVER] * len(self._required)
+        """By rank; of an observation: never."""
+        for place, slot in enumerate(self._slots):
+            if slot.commit is not None:
+                self._place_of[slot.rank] = place
         self._deepest = _Node(0, ((None, None),) * len(self._keys), 0, 0, 0, 0, ())
 
     def _find_sightings(self) -> dict[str, dict[str, int | None]]:
@@ -169,7 +181,7 @@ class _Replay:
             if not stack or node is None:
                 return Verdict("invalid", self._explain(), work)
             work += 1
-            if self._unknown and work > self._work_limit:
+            if self._unknown and work > self._most:
                 return Verdict("undecided", f"more than {self._work_limit} states; {self._explain()}", work)
             node = self._settle(node)
 
@@ -199,10 +211,11 @@ class _Replay:
 
     def _settle(self, node: _Node) -> _Node:
         """Fit in every observation that fits now."""
-        slot, rows, used, frontier, fitted, opened, old, added = node
+        slot, rows, used, frontier, fitted, opened, old, until = node
+        places = self._place_of
         waiting = list(old)
         while True:
-            while fitted & 1:
+            while fitted & 1 or (frontier < len(places) and places[frontier] < slot):
                 frontier += 1
                 fitted >>= 1
             earliest = self._returned[frontier] if frontier < len(self._returned) else _NEVER
@@ -214,7 +227,7 @@ class _Replay:
                 opened += 1
             fitting = [rank for rank in waiting if self._fits(self._required[rank], rows)]
             if not fitting:
-                return _Node(slot, rows, used, frontier, fitted, opened, tuple(waiting), added)
+                return _Node(slot, rows, used, frontier, fitted, opened, tuple(waiting), until)
             for rank in fitting:
                 fitted |= 1 << (rank - frontier)
                 waiting.remove(rank)
@@ -226,20 +239,20 @@ class _Replay:
             if slot.commit.invoked <= earliest and self._possible(slot.commit, node.rows):
                 rows = self._commit(slot.commit, node.rows, slot.stamp)
                 if self._as_seen(slot.stamp, rows):
-                    fitted = node.fitted | 1 << (slot.rank - node.frontier)
-                    yield node._replace(slot=node.slot + 1, rows=rows, fitted=fitted, added=False)
+                    yield node._replace(slot=node.slot + 1, rows=rows)
         elif slot is not None:
             for number, unknown in self._usable(node, earliest):
                 rows = self._commit(unknown, node.rows, slot.stamp)
                 if self._as_seen(slot.stamp, rows):
-                    yield node._replace(slot=node.slot + 1, rows=rows, used=node.used | 1 << number, added=False)
-        if node.added:
+                    yield node._replace(slot=node.slot + 1, rows=rows, used=node.used | 1 << number)
+        if node.slot < node.until:
             return
-        at_stake = self._at_stake(slot, node) if self._quick and self._unknown else frozenset()
+        at_stake = self._at_stake(slot, node) if self._gap and self._unknown else frozenset()
+        until = node.slot + self._gap if self._gap else 0
         for number, unknown in self._usable(node, earliest):
-            if not self._quick or any(effect.key in at_stake for effect in unknown.effects):
+            if not self._gap or any(effect.key in at_stake for effect in unknown.effects):
                 rows = self._commit(unknown, node.rows, f"unseen {number}")
-                yield node._replace(rows=rows, used=node.used | 1 << number, added=self._quick)
+                yield node._replace(rows=rows, used=node.used | 1 << number, until=until)
 
     def _at_stake(self, slot: _Slot | None, node: _Node) -> frozenset[str]:
         """Keys on which an unseen change would be noticed by the next commit, or would help one who waits.
