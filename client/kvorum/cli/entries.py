@@ -78,7 +78,7 @@ async def get_command(options: Options, keys: tuple[str, ...], expiry: bool) -> 
         else:
             print_entries(entries, options)
     for entry in absent:
-        note(f"kvorum: not found: {options.shown_key(entry.key)}{_integers(entry.key, options)}")
+        note(f"kvorum: not found: {options.shown_key(entry.key)}{integers_hint(entry.key, options)}")
     return NOT_FOUND if absent else None
 
 
@@ -97,7 +97,7 @@ def _shown_time(entry: kvorum.Entry, left: timedelta | None) -> str:
     return str(left // _MILLISECOND * _MILLISECOND)
 
 
-def _integers(key: Key, options: Options) -> str:
+def integers_hint(key: Key, options: Options) -> str:
     """JSON and Python mean different keys by the same digits."""
     if options.python or not any(type(part) is float and part.is_integer() for part in key):
         return ""
@@ -197,7 +197,7 @@ async def touch_command(options: Options, key: str, expire_in: timedelta | None,
         print_json({"ok": done})
     if done:
         return None
-    note(f"kvorum: not found: {options.shown_key(wanted)}{_integers(wanted, options)}")
+    note(f"kvorum: not found: {options.shown_key(wanted)}{integers_hint(wanted, options)}")
     return NOT_FOUND
 
 

@@ -12,6 +12,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.backup import bar, moment, node_options, offline, print_restored, restore_place
 from kvorum.cli.cluster import parse_moment
+from kvorum.cli.entries import integers_hint
 from kvorum.cli.session import (
     OK,
     UNAVAILABLE,
@@ -142,8 +143,10 @@ def verify_command(
         for first, last in gaps:
             echo(f"GAP: entries {first:,} to {last:,}")
         echo(f"{len(catalog.bases):,} bases, {len(catalog.segments):,} segments: {len(problems):,} problems")
-    if problems:
-        fail(UNAVAILABLE, f"{len(problems)} files of the archive cannot be used")
+    if problems or gaps:
+        found = [f"{len(problems)} files of the archive cannot be used"] if problems else []
+        found += [f"{len(gaps)} gaps: no moment within one can be restored"] if gaps else []
+        fail(UNAVAILABLE, "; ".join(found))
 
 
 @pitr_group.command("restore")
@@ -224,6 +227,8 @@ async def _put_back(
             counts = await (work.compare() if dry_run else work.run())
     finally:
         await asyncio.to_thread(stack.__exit__, None, None, None)
+    if not (counts.set or counts.deleted or counts.same or counts.expired):
+        note(f"no key lies below {prefix}, neither then nor now{integers_hint(options.key(prefix), options)}")
     if options.as_json:
         facts = {"set": counts.set, "deleted": counts.deleted, "same": counts.same, "expired": counts.expired}
         print_json({**facts, "done": not dry_run})

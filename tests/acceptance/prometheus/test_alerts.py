@@ -104,6 +104,12 @@ CASES = {
         "1m",
         N1,
     ),
+    "KvorumArchiveFails": Case(
+        {f"kvorum_archive_failing_seconds{A}": f"0+15{STEADY}"},
+        {f"kvorum_archive_failing_seconds{A}": "0+15x15 0x200"},
+        "10m",
+        N1,
+    ),
     "KvorumOldMessages": Case(
         {_q("kvorum_queue_oldest_age_seconds"): f"0+15{STEADY}"},
         {_q("kvorum_queue_oldest_age_seconds"): "0+15x15 0x200"},

@@ -241,6 +241,9 @@ async def test_the_command_line(cluster: ThreeNodes, root: kvorum.Kv, tmp_path: 
     assert (await run("get", '["a"]', KVORUM_TOKEN=token)).returncode == 2
     new = json.loads(rotated.stdout)["token"]
     assert (await run("get", '["a","cli"]', KVORUM_TOKEN=new)).returncode == 0
+    for plan in (["revoke", "cli"], ["revoke", "cli", "--keep"]):
+        assert "token cli" in (await run("auth", "token", *plan, "--dry-run", **as_root)).stdout
+        assert (await run("get", '["a","cli"]', KVORUM_TOKEN=new)).returncode == 0
     assert (await run("auth", "token", "revoke", "cli", **as_root)).returncode == 0
     assert (await run("get", '["a","cli"]', KVORUM_TOKEN=new)).returncode == 2
     assert (await run("auth", "token", "show", "cli", **as_root)).returncode == 2

@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cli.group import kvorum
+from kvorum.cli.session import UNAVAILABLE
 from kvorum_node.backup import names
 from kvorum_node.backup.catalog import Goal, NoWay, check_chain
 from kvorum_node.backup.frames import SEGMENT, BadFile, encode
@@ -153,6 +156,9 @@ def test_a_gap_is_told_and_never_passed_over(recorded: Recorded, target: LocalFo
     recorded.put_segment(target, 16, 20)
     recorded.put_base(target, tmp_path / "spool")  # of entry 31
     assert catalog_of(target).coverage() == [(6, 12), (16, 20)]
+    told = CliRunner().invoke(kvorum, ["pitr", "verify", str(target)])
+    assert told.exit_code == UNAVAILABLE, told.output
+    assert "GAP: entries 13 to 15" in told.stdout and "1 gaps" in told.stderr
     with state_at(target, Goal(stamp=bookmark(12)), tmp_path) as store:
         assert store.state_hash() == recorded.hashes[12]
     for entry in (13, 15, 16, 20, 30):
