@@ -23,7 +23,7 @@ async def example(kv: kvorum.Kv) -> str:
 
     # One that takes ten and is never heard of again. A killed process looks like this to the others, as its leases are
     # renewed no more; here the process lives, so this consumer says that nobody shall renew them.
-    lost = await queue.receive_batch(renew=False)
+    lost = await queue.receive_batch(wait=30_000, renew=False)
     assert len(lost) == 10
 
     async def work(name: str) -> None:
