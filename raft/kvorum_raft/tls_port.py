@@ -133,15 +133,25 @@ class TlsPort:
                     self._report("?", "no_room", f"cannot take connections: {error.strerror or error}")
                     await asyncio.sleep(_NO_FILES)
                     continue
-                if len(self._newcomers) >= self._half_open:
-                    self.counters["tls_crowded_out"] += 1
-                    next(iter(self._newcomers)).cancel()
                 newcomer = _Newcomer(connection, str(place))
                 task = loop.create_task(self._let_in(newcomer))
                 self._newcomers[task] = newcomer
                 task.add_done_callback(self._is_through)
+                while len(self._newcomers) > self._half_open:
+                    await self._crowd_out()
         finally:
             listener.close()
+
+    async def _crowd_out(self) -> None:
+        """End the oldest, and see it gone: while connections wait in the kernel, they are taken without a turn of the
+        loop, in which nobody would go."""
+        oldest = next((task for task in self._newcomers if not task.cancelling()), None)
+        if oldest is None:
+            await asyncio.sleep(0)  # all of them are ending
+            return
+        self.counters["tls_crowded_out"] += 1
+        oldest.cancel()
+        await asyncio.wait((oldest,))
 
     def _is_through(self, task: asyncio.Task[None]) -> None:
         """One way or the other; a task that was cancelled before its first step has done nothing at all."""

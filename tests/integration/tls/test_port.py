@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -158,6 +159,38 @@ def test_a_crowd_is_bounded_and_its_oldest_go(loop: str, tmp_path: Path) -> None
         await made.all_gone()
 
     run(loop, test, tmp_path)
+
+
+@both
+def test_a_crowd_that_comes_at_once_is_bounded_too(loop: str, tmp_path: Path) -> None:
+    """Connections that wait in the kernel are taken without a pause: the limit holds for them all the same, and those
+    that stay are the newest."""
+
+    async def whole() -> None:
+        made = Desk(Certificates(tmp_path, nodes=1))
+        await made.port.bind("127.0.0.1", 0, 128)
+        crowd = [socket.create_connection(made.place) for _ in range(2 * HALF_OPEN)]
+        seen: list[int] = []
+        try:
+            made.port.take()
+            while made.port.counters["tls_crowded_out"] < HALF_OPEN or made.port.waiting > HALF_OPEN:
+                seen.append(made.port.waiting)
+                await asyncio.sleep(0)
+            assert max(seen) <= HALF_OPEN + 1  # the newest is there before the oldest goes
+            crowd[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+            crowd[-1].setblocking(False)
+            async with asyncio.timeout(20):
+                assert await asyncio.get_running_loop().sock_recv(crowd[-1], 100) == b"use TLS"
+                crowd[0].setblocking(False)
+                assert await asyncio.get_running_loop().sock_recv(crowd[0], 100) == b""
+        finally:
+            for one in crowd:
+                one.close()
+            made.port.close()
+            await made.port.wait_closed()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(whole())
 
 
 @both
