@@ -74,9 +74,9 @@ class StreamGuard:
     def refusal(self, missing: Missing) -> Refusal | None:
         return self._access.refusal(self.caller, missing)
 
-    def owns(self, session: bytes) -> bool | None:
-        """Whether this caller may keep a session alive and speak for it; None: this node's state knows no such session
-        (yet). Raises ProtocolError if it is another's.
+    def owns(self, session: bytes) -> bool:
+        """Whether this caller may keep a session alive and speak for it; False: this node's state knows no such session
+        or no such token, or not yet. Raises ProtocolError if it is another's.
 
         A session's id is its place in the log, so whoever was let in before it is opened would have guessed it.
         """
@@ -87,7 +87,7 @@ class StreamGuard:
             return False
         store = self._service.store
         if not store.session_exists(session):
-            return None
+            return False
         with store.snapshot() as snapshot:
             owner = snapshot.session_owner(session)
         if owner and owner != principal:

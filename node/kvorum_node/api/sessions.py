@@ -27,7 +27,8 @@ class StreamSession:
         self._clock = asyncio.get_running_loop().time
         self.id = b""
         self.claimed = b""
-        """A session that the client goes on with, and that is not known here yet; or it is closed."""
+        """A session that the client goes on with, and that is not known here yet, or its token is not; or it is
+        closed."""
         self.heard_at = self._clock()
         """When the client's last frame came."""
         self._requests = 0
@@ -44,7 +45,7 @@ class StreamSession:
             raise ProtocolError(f"a session id has {SESSION_SIZE} bytes, got {len(session)}")
         if self._service.access.on:
             owned = self._guard.owns(session)
-            self.claimed = session if owned is None else b""
+            self.claimed = b"" if owned else session
             if not owned:
                 if session == self.id:
                     self._attach(b"")  # it was let in before tokens were asked for

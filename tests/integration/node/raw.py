@@ -92,7 +92,7 @@ class RawStream:
     async def open_session(self) -> bytes:
         await self.send(pb.ClientFrame(open_session=pb.OpenSession(client="raw")))
         self.session = (await self.until("session")).session
-        assert len(self.session) == 10
+        assert len(self.session) == 10, f"no session was opened: {self.seen}"
         return self.session
 
     async def write(self, *ops: bytes, seq: int | None = None) -> list[pb.WriteResult]:

@@ -118,3 +118,25 @@ async def test_a_session_that_is_not_there_is_told_as_one_that_is_closed(leader:
         await consume(stream, 1, "mine")
         (group,) = await stream.until("results")
         assert [result.outcome for result in group.results] == [pb.OUTCOME_SESSION_EXPIRED]
+
+
+async def test_a_session_is_gone_on_with_once_its_token_is_good_again(leader: str, root: kvorum.Kv) -> None:
+    """A node that does not know a token, or not yet, does not know whose session it is; what is asked later counts."""
+    made = await root.auth.create("away", receive=["mine"], send=["mine"])
+
+    async def disable(*, disabled: bool) -> None:
+        put = pb.PutToken(id=bytes.fromhex(made.id), disabled=disabled)
+        assert (await call(admin, 1 + disabled, put_token=put)).status == pb.READ_STATUS_OK
+
+    async with RawStream(leader) as admin, RawStream(leader) as first, RawStream(leader) as stream:
+        await hello(admin, ROOT)
+        session = await opened(first, made.text)
+        await disable(disabled=True)
+        await hello(stream, made.text, session)
+        stream.session = session
+        await disable(disabled=False)
+        await consume(stream, 1, "mine")
+        await _sent(leader, made.text, "mine")
+        (delivery,) = await stream.until("deliveries")
+        (result,) = await stream.write(settle_op(delivery))
+        assert result.outcome == pb.OUTCOME_DONE
