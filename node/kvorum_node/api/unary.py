@@ -41,7 +41,9 @@ class Unary:
         if over := self._service.access.over(caller, 1):
             self._service.reads.turned_away([read], pb.READ_STATUS_OVERLOADED)
             return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=over)
-        refusal, _ = await _refused(self._service, caller, partial(for_read, read=read))
+        refusal, error = await _refused(self._service, caller, partial(for_read, read=read))
+        if refusal is not None and error is not None:  # another node may know the token
+            refusal = pb.READ_STATUS_NO_LEADER, f"what the token may do cannot be confirmed: {error}"
         if refusal is not None:  # before it costs anything: a list may be long
             self._service.reads.turned_away([read], refusal[0])
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])

@@ -11,8 +11,10 @@ from kvorum import tokens
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.access import INSIDER
 from kvorum_node.api.stream import Stream
+from kvorum_node.api.unary import Unary
 from kvorum_node.metrics import service as of_service
 from kvorum_node.metrics.operations import code_of_read, code_of_write
+from kvorum_raft.errors import NotLeader, RaftError
 from tests.unit.node.harness import Node
 
 ID, SECRET = b"token--1", bytes(32)
@@ -116,6 +118,22 @@ async def test_reads_that_a_token_may_not_make_count_as_denied(node: Node) -> No
     made._reads.take_points([pb.PointReads(id=4, keys=[MINE] * 3), pb.PointReads(id=5, keys=[MINE, FOREIGN])])
     node.timers.settle()
     assert counted(node, "read") == {"ok": 4, "denied": 3}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(None, pb.READ_STATUS_UNAUTHENTICATED), (NotLeader("nobody leads"), pb.READ_STATUS_NO_LEADER)]
+)
+async def test_a_token_is_unknown_only_to_a_node_that_would_know_it(
+    node: Node, error: RaftError | None, status: "pb.ReadStatus"
+) -> None:
+    """A single call's token may be newer than the state of a node that hears no leader: another one is to be asked."""
+    secure(node)
+    node.service.barrier.wait = lambda passed: passed(error)  # type: ignore[method-assign]
+    told = (("authorization", f"Bearer {tokens.text_of(b'token--2', SECRET)}"),)
+    context = SimpleNamespace(invocation_metadata=lambda: told)
+    answer = await Unary(node.service).get(pb.Read(id=1, keys=[MINE]).SerializeToString(), context)
+    assert answer.status == status
+    assert counted(node, "read") == {code_of_read(status): 1}
 
 
 async def test_a_list_for_which_there_is_no_room_counts_once(node: Node) -> None:
