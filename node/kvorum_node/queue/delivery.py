@@ -456,13 +456,21 @@ class Delivery:
                     consumer.on_expired()
 
     def _push_again(self, consumer: Consumer) -> None:
+        """What it holds and does not name. Messages of another queue were its number's when that stood for a consumer
+        that has ended, and was never told of them: they are others' to handle. It may not be allowed to see them."""
+        strays = []
         for lease in list(consumer.hands.held.values()):
-            if lease.releasing or lease.lease_id in consumer.known or lease.queue != consumer.queue:
-                continue  # the last: its number was used for another queue, which it may not be allowed to see
+            if lease.releasing or lease.lease_id in consumer.known:
+                continue
+            if lease.queue != consumer.queue:
+                strays.append((lease, lease.started))
+                continue
             message = self._store.delivery(lease.message_id, lease.lease_id)
             if message is not None:
                 self._pushed_again += 1
                 self._send(consumer, message)
+        if strays and self._leading:
+            self._release(strays)
 
     # ---- bookkeeping
 
