@@ -193,6 +193,27 @@ def test_a_reconnect_within_the_lease_keeps_it(make_node: Callable[..., Node]) -
     assert node.settle_message(again.got[0]) == pb.OUTCOME_DONE
 
 
+def test_what_an_ended_consumer_was_never_told_of_goes_back_when_its_number_stands_for_another_queue(
+    node: Node,
+) -> None:
+    """A client says so after a change of the leader. It is not shown what it may not be allowed to see."""
+    session = node.open_session()
+    first = Receiver(node, session, credits=5)
+    for payload in (b"kept", b"lost on the way"):
+        node.enqueue(payload)
+    kept = first.got[0]
+    first.die()
+    node.service.delivery.connected(session)
+    held = [pb.HeldLease(message_id=kept.message_id, lease_id=kept.lease_id, started=True)]
+    nowhere = Receiver(node, session, queue="elsewhere", held=held)
+    assert nowhere.got == []
+    other = Receiver(node, node.open_session())
+    node.timers.advance(1)
+    assert other.payloads == [b"lost on the way"]
+    assert other.got[0].attempt == 1
+    assert node.settle_message(kept) == pb.OUTCOME_DONE
+
+
 def test_a_second_connection_keeps_the_session_alive(make_node: Callable[..., Node]) -> None:
     node = make_node(lease=1.0)
     session = node.open_session()
