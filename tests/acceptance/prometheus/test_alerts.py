@@ -40,11 +40,12 @@ JOB = {"job": "kvorum"}
 QUEUE = {"job": "kvorum", "queue": "mail"}
 CASES = {
     "KvorumNoLeader": Case(
-        # Two are killed: the third one comes to know nobody.
-        {f"kvorum_raft_has_leader{A}": f"1 1 1 0{STEADY}", f"kvorum_raft_has_leader{B}": "1 1 stale"},
-        {f"kvorum_raft_has_leader{A}": f"1 1 1 0{STEADY}", f"kvorum_raft_has_leader{B}": f"1{STEADY}"},
+        # Two are killed: the third one comes to know nobody. What one of them said last lingers.
+        {f"kvorum_raft_has_leader{A}": f"1 1 1 0{STEADY}", f"up{B}": f"1 1 0{STEADY}"},
+        {f"kvorum_raft_has_leader{A}": f"1 1 1 0{STEADY}", f"up{B}": f"1{STEADY}"},
         "90s",
         JOB,
+        {f"kvorum_raft_has_leader{B}": f"1{STEADY}", f"up{A}": f"1{STEADY}"},
     ),
     "KvorumNodeDown": Case({f"up{A}": f"1 0{STEADY}"}, {f"up{A}": f"1 0 0 1{STEADY}"}, "2m", N1),
     "KvorumNodeWithoutLeader": Case(
