@@ -17,6 +17,11 @@ PATIENCE: Final = 60.0
 TAIL: Final = 2_000
 
 
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """Options of `chaos.crew` as they stand on its command line."""
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
+
+
 class CrewFailed(Exception):
     """A client saw something that it must not see; the message has the end of what its crew said."""
 

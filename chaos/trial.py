@@ -18,7 +18,7 @@ from . import audit
 from .arena import VOTERS, Arena
 from .closing import PATIENCE, look, until_handled
 from .crew import Account
-from .crews import CrewFailed, Crews
+from .crews import CrewFailed, Crews, words_of
 from .duties import deed
 from .faults import FAULTS, KINDS, Category, Fault
 from .history import Operation, export
@@ -216,7 +216,7 @@ def _crew_options(arena: Arena, options: Options) -> list[str]:
         "operations": max(1, options.operations // options.crews),
         "thinking": options.thinking,
     }
-    return [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    return words_of(given)
 
 
 def _harm(options: Options, nemesis: Nemesis, membership: Membership) -> Harm:

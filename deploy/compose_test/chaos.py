@@ -11,7 +11,7 @@ from typing import Final
 from chaos import audit
 from chaos.closing import look, until_handled
 from chaos.crew import Account
-from chaos.crews import CrewFailed, Crews
+from chaos.crews import CrewFailed, Crews, words_of
 from chaos.recorder import SawNonsense
 from chaos.report import Report
 from kvorum import errors
@@ -32,15 +32,21 @@ Fault = Callable[[Project, Random], Awaitable[str]]
 async def chaos(project: Project, folder: Path, seed: int, rounds: int) -> dict[str, str]:
     """Each fault so many times, in random order. Returns figures. Errors: Failed."""
     rng = Random(f"{seed}/compose")
-    options = {"url": URL, "seed": seed, "clients": 2, "lanes": 2, "visitors": 1, "operations": 200_000}
-    options["thinking"] = 0.02
-    words = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    options = {
+        "url": URL,
+        "seed": seed,
+        "clients": 2,
+        "lanes": 2,
+        "visitors": 1,
+        "operations": 200_000,
+        "thinking": 0.02,
+    }
     environment = {"KVORUM_CA_FILE": str(project.secret("ca.pem"))}
     environment["KVORUM_TOKEN_FILE"] = str(project.secret(ROOT_TOKEN))
     report, folder = Report(), folder / "chaos"
     folder.mkdir()
     try:
-        async with Crews(folder, [None, None], words, environment) as crews:
+        async with Crews(folder, [None, None], words_of(options), environment) as crews:
             await crews.work()
             for kind in rng.sample([*FAULTS] * rounds, len(FAULTS) * rounds):
                 await asyncio.sleep(QUIET)

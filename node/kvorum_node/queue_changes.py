@@ -1,6 +1,7 @@
 """What a change of queues becomes in the log: one command, or many small ones after each other."""
 
 from collections.abc import Generator
+from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -11,36 +12,30 @@ from .cron import Cron
 from .queue_jobs import Chunk
 from .store import Snapshot, validate_command
 
+_AT_ONCE: Final = {
+    "define": "define_queue",
+    "pause": "pause_queue",
+    "topic": "define_topic",
+    "subscribe": "subscribe",
+    "put_token": "put_token",
+    "remove_token": "remove_token",
+    "switch_auth": "switch_auth",
+}
+"""Kinds of changes, and the commands that they are."""
+_BIT_BY_BIT: Final = {"purge": "purge", "requeue": "requeue", "remove": "remove_queue"}
+"""Those of many small commands, of which each says where it goes on."""
+
 
 def command_of(kind: str, request: pb.QueueCall) -> pb.Command:
     """The command of a change. What is the leader's to say is not taken from the caller."""
-    if kind == "define":
-        return pb.Command(define_queue=request.define)
-    if kind == "put_token":
-        return pb.Command(put_token=request.put_token)
-    if kind == "remove_token":
-        return pb.Command(remove_token=request.remove_token)
-    if kind == "switch_auth":
-        return pb.Command(switch_auth=request.switch_auth)
-    if kind == "pause":
-        return pb.Command(pause_queue=request.pause)
-    if kind == "topic":
-        return pb.Command(define_topic=request.topic)
-    if kind == "subscribe":
-        return pb.Command(subscribe=request.subscribe)
+    asked: Any = getattr(request, kind)
     if kind == "schedule":
-        return pb.Command(
-            define_schedule=pb.DefineSchedule(name=request.schedule.name, definition=request.schedule.definition)
-        )
-    if kind == "purge":
-        command = pb.Command(purge=request.purge)
-        command.purge.ClearField("after")
-    elif kind == "requeue":
-        command = pb.Command(requeue=request.requeue)
-        command.requeue.ClearField("after")
-    else:
-        command = pb.Command(remove_queue=request.remove)
-        command.remove_queue.ClearField("after")
+        return pb.Command(define_schedule=pb.DefineSchedule(name=asked.name, definition=asked.definition))
+    if kind in _AT_ONCE:
+        return pb.Command(**{_AT_ONCE[kind]: asked})
+    name = _BIT_BY_BIT[kind]
+    command = pb.Command(**{name: asked})
+    getattr(command, name).ClearField("after")
     return command
 
 

@@ -4,7 +4,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Final
 
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
@@ -27,6 +27,10 @@ from kvorum_raft.reads import ReadRounds
 from kvorum_raft.seams import Applied, StateMachine
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+_COUNTED: Final = (
+    *("elections", "elections_left", "pre_votes", "step_downs", "applied"),
+    *("refusals", "installs", "transfers", "leader_changes"),
+)
 _log = logging.getLogger("kvorum.raft")
 
 
@@ -128,22 +132,7 @@ class CoreState(Library):
         self._unsent = False
         self.stopped = False
         self.applied_bytes = 0
-        self.counters = dict.fromkeys(
-            (
-                *(
-                    "elections",
-                    "elections_left",
-                    "pre_votes",
-                    "step_downs",
-                    "applied",
-                    "refusals",
-                    "installs",
-                    "transfers",
-                ),
-                "leader_changes",
-            ),
-            0,
-        )
+        self.counters = dict.fromkeys(_COUNTED, 0)
         self.commit_seconds, self.apply_seconds = Histogram(), Histogram()
         self.round_trips: dict[str, Histogram] = {}
         """Leader: of its rounds, by node id."""

@@ -6,24 +6,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kvorum_node.assembly import Replica
 from kvorum_node.config import load
 from kvorum_node.dev_cluster import DevCluster
+from tests.spans import kept_spans
 
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """A provider that is set for this test only; the library allows it to be set once in a process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    return exporter
+    return kept_spans(monkeypatch)
 
 
 class Nodes:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import kvorum
@@ -20,18 +19,14 @@ import kvorum.sync
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.tracing import TracedBackend, Tracing
+from tests.spans import kept_spans
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """A provider that is set for this test only; the library allows it to be set once in a process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    return exporter
+    return kept_spans(monkeypatch)
 
 
 def named(spans: InMemorySpanExporter, *names: str) -> list[ReadableSpan]:

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -20,6 +19,7 @@ from kvorum_node.http.message import Request
 from kvorum_node.request_ids import UnaryCalls
 from kvorum_node.slow import SlowLog
 from kvorum_node.tracing import NodeTracing, node_tracing, parse_traceparent
+from tests.spans import kept_spans
 
 from .harness import Node
 
@@ -29,12 +29,7 @@ PARENT = f"00-{TRACE}-{SPAN}-01"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """A provider that is set for this test only; the library allows it to be set once in a process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    return exporter
+    return kept_spans(monkeypatch)
 
 
 def follows_parent(span: ReadableSpan) -> bool:
