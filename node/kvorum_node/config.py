@@ -252,7 +252,7 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint_log_mb",
         _whole(1, 1 << 16),
         32,
-        "MiB of log after which a checkpoint is made; a quarter of the state, if that is more",
+        "MiB of log after which a checkpoint is made, at the latest; a quarter of the state, if that is more",
     ),
     Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
     Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),

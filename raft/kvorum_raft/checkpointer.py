@@ -1,8 +1,10 @@
 """Decides when a checkpoint is made, and makes it step by step.
 
 One is due when the log since the newest one has grown by more than the larger of a minimum and a quarter of the state:
-replay stays short, and the copying is a bounded part of what is written anyway. Not all nodes should make theirs at the
-same moment, so each waits for its turn (see `checkpoint_turns`), but not until the log is three times as long; where
+the copying is a bounded part of what is written anyway. It is due as well when applying that log has taken some
+seconds, for that is how long a cluster is away that lost power as a whole: many small entries are soon as much work as
+few megabytes. Then the copying takes no more than a few megabytes of each second. Not all nodes should make theirs at
+the same moment, so each waits for its turn (see `checkpoint_turns`), but not until the log is three times as long; where
 nobody gives turns, each waits a little longer than the one before it. While a snapshot is sent or received, one is due
 after twice as much. A failure costs nothing but a longer log, so it is logged, counted and tried again; only
 a failing disk is a fault.
@@ -23,6 +25,12 @@ from kvorum_raft.seams import StateFacts, StateImage, StateMachine
 
 T = TypeVar("T")
 MINIMUM: Final = 32 << 20
+REPLAY: Final = 2.0
+"""Seconds of applying after which one is due."""
+_COPIED: Final = 4 << 20
+"""Bytes for each second since the newest one, at most, that are copied because of REPLAY."""
+_ENTRY: Final = 0.0002
+"""Seconds that an entry takes to be applied, about, of which nothing else is known."""
 _RETRY: Final = 30.0
 _BUSY: Final = 2
 _LATER: Final = 0.25
@@ -35,7 +43,8 @@ _log = logging.getLogger("kvorum.raft")
 class Checkpointer:
     """`describe` says what the log knows of the entry at which an image stands (None: nothing, so that no checkpoint of
     it can be made). All callbacks come in the event loop. `clock` gives seconds, `minimum` is bytes of the log,
-    `turn` says whether it is this node's, and `rank` how many nodes make theirs earlier if nobody gives turns."""
+    `turn` says whether it is this node's, and `rank` how many nodes make theirs earlier if nobody gives turns.
+    `far_behind` says that there is much to apply, which then comes before what would only make it shorter next time."""
 
     def __init__(
         self,
@@ -52,6 +61,7 @@ class Checkpointer:
         retry: float = _RETRY,
         turn: Callable[[], Turn] = lambda: Turn.UNSAID,
         rank: Callable[[], int] = lambda: 0,
+        far_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         self._checkpoints = checkpoints
         self._machine = machine
@@ -60,14 +70,22 @@ class Checkpointer:
         self._clock = clock
         self._on_done, self._on_failed, self._on_fault = on_done, on_failed, on_fault
         self._minimum, self._retry = minimum, retry
-        self._turn, self._rank = turn, rank
+        self._turn, self._rank, self._far_behind = turn, rank, far_behind
         self._image: StateImage | None = None
         self._draft: Draft | None = None
-        self._bytes = 0
+        self.applied_bytes = 0
+        """Of log, that was noted so far."""
+        self.replay_bytes = 0
+        """Of log, behind the newest one."""
         self._bytes_at_start = 0
+        self.kept_bytes = self.due_bytes()
+        """Of log, that stays though the newest one covers it."""
+        self._replay = 0.0
+        """Seconds that it takes to apply what came behind the newest one."""
+        self._replay_at_start = 0.0
         self._forced = False
-        self._asked = False
-        """The one that is being made was forced."""
+        self.was_wanted = False
+        """The last one, or the one that is being made, was forced."""
         self._abandoned = False
         self._stopped = False
         self._not_before = float("-inf")
@@ -87,8 +105,17 @@ class Checkpointer:
         return self._draft is not None
 
     def note_bytes(self, size: int) -> None:
-        """An entry of that size was applied, or found in the log behind the newest checkpoint at the start."""
-        self._bytes += size
+        """Entries of that size were applied, or found in the log behind the newest checkpoint at the start."""
+        self.applied_bytes += size
+        self.replay_bytes += size
+
+    def note_applying(self, seconds: float) -> None:
+        """That is how long it took to apply them."""
+        self._replay += seconds
+
+    def note_entries(self, count: int) -> None:
+        """So many were found at the start, applied already."""
+        self._replay += count * _ENTRY
 
     def force(self) -> None:
         """Make one at the next `tick`, or after the running one, whether due or not; if that fails, later, until one is
@@ -98,7 +125,8 @@ class Checkpointer:
     def restart(self, replay_bytes: int = 0) -> None:
         """A snapshot became the state: the newest checkpoint is that one now, and the one that is being made is not
         wanted any more."""
-        self._bytes = replay_bytes
+        self.replay_bytes = replay_bytes
+        self._replay = 0.0
         self._newest_at = self._clock()
         self._abandoned = self.busy
 
@@ -110,9 +138,10 @@ class Checkpointer:
         turn = self._turn()
         self._unturned += turn is Turn.WAIT
         self._checkpoints.copier.hurry(alone=turn is Turn.GO)
-        self._asked, self._forced = self._forced, False
+        self.was_wanted, self._forced = self._forced, False
         self._began_at = self._clock()
-        self._bytes_at_start = self._bytes
+        self.kept_bytes = self.due_bytes()
+        self._bytes_at_start, self._replay_at_start = self.replay_bytes, self._replay
         with Caught() as caught:
             self._begin()
         if caught.error is not None:
@@ -133,7 +162,14 @@ class Checkpointer:
         return turn is Turn.GO or self._is_due(times * _OVERDUE)
 
     def _is_due(self, times: float = 1) -> bool:
-        return self._bytes >= max(self._minimum, self._machine.size() // 4) * times
+        if self.replay_bytes >= self.due_bytes() * times:
+            return True
+        copied = self._clock() - self._newest_at >= self._machine.size() / _COPIED * times
+        return self._replay >= REPLAY * times and copied and not self._far_behind()
+
+    def due_bytes(self) -> int:
+        """Of log, after which one is due."""
+        return max(self._minimum, self._machine.size() // 4)
 
     def stop(self) -> None:
         """After `Background.stop`: let go of the image. An unfinished draft is deleted at the next start."""
@@ -156,7 +192,8 @@ class Checkpointer:
             "checkpoint_stretched_seconds": self._checkpoints.copier.stretched,
             "checkpoints_held_back": float(self._behind),
             "checkpoints_out_of_turn": float(self._unturned),
-            "replay_bytes": float(self._bytes),
+            "replay_bytes": float(self.replay_bytes),
+            "replay_seconds": self._replay,
         }
 
     # ------------------------------------------------------------------ steps
@@ -212,7 +249,8 @@ class Checkpointer:
         self._seconds = now - self._began_at
         self._rate = manifest.size / max(self._copied_at - self._began_at, 1e-6)
         if not abandoned:
-            self._bytes -= self._bytes_at_start
+            self.replay_bytes -= self._bytes_at_start
+            self._replay -= self._replay_at_start
             self._newest_at = now
         self._behind = self._is_due()
         _log.info("a checkpoint of entry %d: %d bytes in %.1f s", manifest.base.index, manifest.size, self._seconds)
@@ -243,7 +281,7 @@ class Checkpointer:
         if isinstance(error, Stopping):
             return
         self._failures += 1
-        self._forced = self._forced or self._asked
+        self._forced = self._forced or self.was_wanted
         self._not_before = self._clock() + self._retry
         fault = fault_of(error, "making a checkpoint failed")
         if fault is not None:

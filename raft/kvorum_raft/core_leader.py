@@ -136,6 +136,11 @@ class LeaderSide(CoreState):
         ]
         return Node(max(found)[-1]) if found else None
 
+    @property
+    def has_successor(self) -> bool:
+        """Leader: somebody else could lead at once."""
+        return self._successor() is not None
+
     def slowest_follower(self) -> int | None:
         """Leader: what the one has that is furthest behind, among those that answer and need no snapshot."""
         if self._SyncObj__raftState != LEADER:

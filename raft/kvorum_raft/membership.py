@@ -65,6 +65,8 @@ class Membership:
         await self._change(lambda now: now.with_promoted(node_id))
 
     async def remove(self, node_id: str) -> None:
+        if node_id == self._core.node_id and self._configuration().voters - {node_id}:
+            self._check_successor()
         await self._change(lambda now: now.without(node_id))
 
     async def transfer(self, node_id: str | None = None) -> str:
@@ -104,6 +106,15 @@ class Membership:
             raise ChangePending(
                 f"of the voters {', '.join(voters)} only {', '.join(answering) or 'none'} answer at the moment, and "
                 f"{changed.quorum} are needed to decide anything: try again"
+            )
+
+    def _check_successor(self) -> None:
+        """A leader that goes while all others have much to apply would leave a cluster that takes nothing for so
+        long."""
+        if not self._core.has_successor:
+            raise ChangePending(
+                f"node {self._core.node_id} leads, and no other voter could at once: those that answer have no state "
+                "yet, or much to apply: try again"
             )
 
     async def _look(self, member: Member) -> pb.Hello:

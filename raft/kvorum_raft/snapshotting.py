@@ -96,7 +96,7 @@ class Snapshotting:
         self._clock = clock
         self._on_installed = installed
         self._fault = fault
-        self._noted = 0
+        self._noted, self._noted_applying = 0, 0.0
         self._again: tuple[float, Node, Manifest] | None = None
         self._tick_due = self._forced_until = float("-inf")
         self.checkpointer = Checkpointer(
@@ -111,6 +111,7 @@ class Snapshotting:
             minimum=minimum,
             turn=lambda: core.checkpoint_turn,
             rank=self._rank,
+            far_behind=lambda: core.far_behind,
         )
         self._sender = SnapshotSender(checkpoints, send, lambda: core.term, core.entry_clock.wall_ms, clock)
         self._receiver = SnapshotReceiver(
@@ -124,8 +125,10 @@ class Snapshotting:
             on_fault=fault,
         )
         self._cutter = LogCutter(core, journal, checkpoints, lambda: self._sender.lowest_index, clock)
-        newest = checkpoints.newest
-        self.checkpointer.note_bytes(journal.bytes_between(newest.base.index if newest else 0, core.applied_index))
+        covered = checkpoints.newest.base.index if checkpoints.newest else 0
+        self.checkpointer.note_bytes(journal.bytes_between(covered, core.applied_index))
+        self.checkpointer.note_entries(max(0, core.applied_index - covered))
+        self._plan_cut()
 
     def _describe(self, facts: StateFacts) -> Base | None:
         return self._journal.base_at(facts.index) if self._journal.term_at(facts.index) is not None else None
@@ -150,13 +153,20 @@ class Snapshotting:
             return
         self.checkpointer.note_bytes(self._core.applied_bytes - self._noted)
         self._noted = self._core.applied_bytes
+        applying = self._core.apply_seconds.sum
+        self.checkpointer.note_applying(applying - self._noted_applying)
+        self._noted_applying = applying
         others = self._sender.lowest_index is not None or self._receiver.progress() is not None
         if not self._core.applying:
             self.checkpointer.tick(others=others)
         self._core.checkpoint_need = self.checkpointer.need(others=others)
 
     def _made(self, manifest: Manifest) -> None:
-        self._cutter.plan()
+        self._plan_cut(wanted=self.checkpointer.was_wanted)
+
+    def _plan_cut(self, *, wanted: bool = False) -> None:
+        one = self.checkpointer
+        self._cutter.plan(one.applied_bytes, one.replay_bytes, one.kept_bytes, wanted=wanted)
 
     def _store_again(self, now: float) -> None:
         """What found no room, if it is still wanted."""

@@ -170,6 +170,7 @@ STORAGE: Final = (
     _g("storage_checkpoint_bytes", "raft.checkpoint_bytes", "its size"),
     _g("storage_checkpoint_duration_seconds", "raft.checkpoint_seconds", "how long it took"),
     _g("storage_replay_bytes", "raft.replay_bytes", "bytes of log behind it, which a start would replay"),
+    _g("storage_replay_seconds", "raft.replay_seconds", "seconds that it took to apply those"),
 )
 
 KV: Final = (

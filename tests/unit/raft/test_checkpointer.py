@@ -34,6 +34,7 @@ class Fixture:
         self.now = 0.0
         self.known = True
         self.turn = Turn.UNSAID
+        self.far_behind = False
         self.made: list[Manifest] = []
         self.failed: list[str] = []
         self.faults: list[RaftFault] = []
@@ -49,6 +50,7 @@ class Fixture:
             minimum=minimum,
             turn=lambda: self.turn,
             rank=lambda: rank,
+            far_behind=lambda: self.far_behind,
         )
 
     def _describe(self, facts: StateFacts) -> Base | None:
@@ -90,7 +92,59 @@ def test_one_is_made_when_the_log_has_grown(tmp_path: Path) -> None:
         "checkpoints_held_back": 0,
         "checkpoints_out_of_turn": 0,
         "replay_bytes": 0,
+        "replay_seconds": 0,
     }
+
+
+def test_one_is_made_when_applying_has_taken_long(tmp_path: Path) -> None:
+    """Entries may be small and many: a node that builds its state anew is away as long as applying them takes."""
+    one = Fixture(tmp_path)
+    one.now = 1.0
+    one.grow(1)
+    one.one.note_applying(1.9)
+    one.run()
+    assert one.made == []
+    one.one.note_applying(0.1)
+    one.one.tick()
+    assert one.one.busy
+    one.one.note_applying(0.5)
+    one.background.run_all()
+    assert len(one.made) == 1 and one.one.statistics()["replay_seconds"] == pytest.approx(0.5)
+    one.one.note_entries(7_400)
+    one.now = 2.0
+    one.run()
+    assert len(one.made) == 1
+    one.one.note_entries(200)
+    one.run()
+    assert len(one.made) == 2, "what was found at the start counts as well"
+
+
+def test_short_replays_take_a_bounded_part_of_the_disk(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.machine.data = bytes(40 << 20)
+    one.grow(1)
+    one.one.note_applying(60.0)
+    one.now = 9.9
+    one.run()
+    assert one.made == []
+    one.now = 10.1
+    one.run()
+    assert len(one.made) == 1
+
+
+def test_who_has_much_to_apply_does_not_make_one_to_have_less_next_time(tmp_path: Path) -> None:
+    one = Fixture(tmp_path)
+    one.now, one.far_behind = 1.0, True
+    one.one.note_applying(60.0)
+    one.run()
+    assert one.made == []
+    one.grow(1_000)
+    one.run()
+    assert len(one.made) == 1, "the log must not grow for ever"
+    one.one.note_applying(60.0)
+    one.now, one.far_behind = 2.0, False
+    one.run()
+    assert len(one.made) == 2
 
 
 def test_where_nobody_gives_turns_nodes_begin_at_different_lengths_and_leave_the_disk_to_snapshots(

@@ -17,8 +17,9 @@ MEMBERS = [Member(name, f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}") for port,
 class Core:
     """A leader A of A, B and C, as far as changes of members ask it."""
 
-    def __init__(self, *, connected: str, heard: str) -> None:
+    def __init__(self, *, connected: str, heard: str, has_successor: bool = True) -> None:
         self.node_id = "A"
+        self.has_successor = has_successor
         self.leads = True
         self.configuration = cf.make(b"c" * 16, [cf.Voter(one, one.node_id.encode() * 16) for one in MEMBERS])
         self.changed: list[cf.Configuration] = []
@@ -59,3 +60,15 @@ def test_who_is_to_go_need_not_answer() -> None:
     core = Core(connected="BC", heard="B")
     remove(core, "C")
     assert [sorted(one.voters) for one in core.changed] == [["A", "B"]]
+
+
+def test_a_leader_that_nobody_could_follow_at_once_does_not_go() -> None:
+    """The others build their states anew after a power cut, say: until that is done, nobody would take anything."""
+    core = Core(connected="BC", heard="BC", has_successor=False)
+    with pytest.raises(ChangePending, match="node A leads, and no other voter could at once.*try again"):
+        remove(core, "A")
+    assert not core.changed
+    remove(core, "B")
+    core.has_successor = True
+    remove(core, "A")
+    assert len(core.changed) == 2
