@@ -253,7 +253,8 @@ class Nemesis:
             self._say(f"whole again only after {took:.1f} s")
 
     def _is_whole(self, goal: list[int]) -> bool:
-        """Whether every node follows one leader, and holds what was committed when all were first seen to do so.
+        """Whether every node follows one leader, and has stored and applied what was committed when all were first
+        seen to do so: one that still builds its state cannot lead yet.
 
         That moment's commit index is kept in `goal`; clients go on meanwhile.
         """
@@ -270,7 +271,8 @@ class Nemesis:
                 return False
         if not goal:
             goal.append(leader.commit_index)
-        return min(match.values()) >= goal[0]
+        applied = [answer.applied_index for answer in answers if answer is not None]
+        return min(*match.values(), *applied) >= goal[0]
 
     def _state(self) -> str:
         lines = []

@@ -95,12 +95,14 @@ class Report:
         if self.timeline is None:
             return []
         gaps = ", ".join(f"{kind} {gap:.2f}" for kind, gap in sorted(self.timeline.gaps().items()))
+        worst = ", ".join(f"{gap:.2f} from {began:.1f} on ({kind})" for gap, began, kind in self.timeline.worst(5))
         return [
             f"new leader after a fault at the leader: {len(self.leaders)} times, median"
             f" {quantile(self.leaders, 0.5):.2f} s, p99 {quantile(self.leaders, 0.99):.2f} s",
             f"longest time without an acknowledged write: {self.timeline.longest_gap(majority=True):.2f} s while a"
             f" majority was up, {self.timeline.longest_gap(majority=False):.2f} s else",
             f"the same by kind, in seconds: {gaps}",
+            f"the longest while a majority was up, in seconds: {worst}",
         ]
 
     def rejoin(self, part: float) -> float:

@@ -62,20 +62,27 @@ class Timeline:
             moments.sort()
         return line
 
-    def gap(self, begin: float, end: float) -> float:
-        """The longest time without an acknowledged write that began between these moments."""
+    def gap(self, begin: float, end: float) -> tuple[float, float]:
+        """The longest time without an acknowledged write that began between these moments, and when it began."""
         first, last = bisect_right(self.writes, begin), bisect_left(self.writes, end)
         before = self.writes[first - 1] if first else begin
         after = self.writes[last] if last < len(self.writes) else end
         moments = [before, *self.writes[first:last], after]
-        return max(later - earlier for earlier, later in itertools.pairwise(moments))
+        return max((later - earlier, earlier) for earlier, later in itertools.pairwise(moments))
 
     def gaps(self) -> dict[str, float]:
         """The longest one of each kind of fault."""
         longest: dict[str, float] = {}
         for fault in self.struck:
-            longest[fault.fault] = max(longest.get(fault.fault, 0.0), self.gap(fault.began, fault.whole))
+            longest[fault.fault] = max(longest.get(fault.fault, 0.0), self.gap(fault.began, fault.whole)[0])
         return longest
+
+    def worst(self, count: int) -> list[tuple[float, float, str]]:
+        """The longest ones of faults that leave a majority: seconds, when they began in the run, the kind of fault."""
+        found = (
+            (*self.gap(fault.began, fault.whole), fault.fault) for fault in self.struck if fault.fault in MAJORITY_STAYS
+        )
+        return [(gap, began - self.began, kind) for gap, began, kind in sorted(found, reverse=True)[:count]]
 
     def longest_gap(self, *, majority: bool) -> float:
         """Of faults that leave a majority, or of the others."""

@@ -81,6 +81,7 @@ class FakeCluster:
         leader = self.leader()
         away = looks > 2 or (looks and number == leader)
         answer = pb.StatusResponse(node_id=f"n{number}", term=1, commit_index=1_000, last_log_index=1_001)
+        answer.applied_index = 1 if looks else 1_000
         answer.leader.node_id = "" if away else f"n{leader}"
         if number == leader:
             for other in self.present:

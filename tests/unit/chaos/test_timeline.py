@@ -28,6 +28,7 @@ def test_the_longest_time_without_an_acknowledged_write_by_kind() -> None:
     assert line.gaps() == {"leader": pytest.approx(2.1), "all": pytest.approx(1.8)}
     assert line.longest_gap(majority=True) == pytest.approx(2.1)
     assert line.longest_gap(majority=False) == pytest.approx(1.8)
+    assert line.worst(3) == [(pytest.approx(2.1), pytest.approx(0.9), "leader")]
     assert timeline().gaps() == {"leader": 2.0, "all": 3.0}
 
 
