@@ -7,6 +7,8 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.admission import Shortage, admit
 from kvorum_node.shapes import _MAX_SHAPES, Shapes
 
+ONE = b"\xff\x0fN" + bytes(6) + b"\xf0\x3f"
+BIG = b"\xff\x0fZ\x10" + bytes(8)
 Judged = tuple[int, dict[str, int] | None, list[int]]
 
 
@@ -21,6 +23,18 @@ def _send(queue: str, payload: bytes, **options: object) -> pb.AtomicWrite:
     return pb.AtomicWrite(enqueues=[pb.Enqueue(queue=queue, payload=payload, **options)])  # type: ignore[arg-type]
 
 
+def _sum(
+    key: bytes, amount: bytes, kind: "pb.MutationType" = pb.MUTATION_TYPE_ADD, **options: object
+) -> pb.AtomicWrite:
+    encoding = options.pop("encoding", pb.VALUE_ENCODING_V8)
+    return pb.AtomicWrite(mutations=[pb.Mutation(type=kind, key=key, value=amount, encoding=encoding, **options)])  # type: ignore[arg-type]
+
+
+def _checked(op: pb.AtomicWrite, key: bytes, stamp: bytes) -> pb.AtomicWrite:
+    op.checks.add(key=key, versionstamp=stamp)
+    return op
+
+
 def _judged(op: bytes, shapes: Shapes | None) -> Judged:
     """Weight, ready messages and refusals of one write."""
     parts, refused = admit(pb.WriteGroup(writes=[pb.Write(seq=1, op=op)]), shapes=shapes)
@@ -32,7 +46,7 @@ def _random_op(rng: random.Random) -> bytes:
     key = b"\x02" + rng.randbytes(rng.choice((0, 3, 9, 140))) + b"\x00"
     value = rng.randbytes(rng.choice((0, 1, 8, 127, 128, 5_000)))
     queue = rng.choice(("", "q", "ä", "other", "a" * 140))
-    kind = rng.randrange(8)
+    kind = rng.randrange(11)
     if kind < 2:
         encodings = (pb.VALUE_ENCODING_V8, pb.VALUE_ENCODING_BYTES, pb.VALUE_ENCODING_LE64, 0, 9)
         op = _set(key, value, encoding=rng.choice(encodings))
@@ -45,6 +59,16 @@ def _random_op(rng: random.Random) -> bytes:
     elif kind == 6:
         op = _set(key, value)
         op.checks.add(key=key, kind=pb.CHECK_KIND_EXISTS)
+    elif kind < 9:
+        kinds = (pb.MUTATION_TYPE_SUM, pb.MUTATION_TYPE_ADD, pb.MUTATION_TYPE_MIN, pb.MUTATION_TYPE_MAX)
+        amount = rng.choice((ONE, ONE, BIG, bytes(8), value[:9]))
+        op = _sum(key, amount, rng.choice(kinds), encoding=rng.choice((pb.VALUE_ENCODING_V8, pb.VALUE_ENCODING_LE64)))
+        if rng.random() < 0.3:
+            op.mutations[0].sum_max = rng.choice((ONE, b"x"))
+        if rng.random() < 0.3:
+            _checked(op, key, rng.choice((b"", bytes(10))))
+    elif kind == 9:
+        op = _checked(_set(key, value), key[: rng.choice((3, 200))], rng.randbytes(rng.choice((0, 10, 10, 9))))
     else:
         op = pb.AtomicWrite(settles=[pb.Settle(message_id=bytes(12), lease_id=bytes(12), kind=pb.SETTLE_KIND_ACK)])
         op.each = rng.random() < 0.5
@@ -56,7 +80,7 @@ def test_what_is_known_by_its_shape_is_judged_as_if_it_were_decoded() -> None:
     rng = random.Random(7)
     shapes = Shapes()
     known = refused = 0
-    for _ in range(4_000):
+    for _ in range(8_000):
         op = bytearray(_random_op(rng))
         for _ in range(rng.choice((0, 0, 1, 2))):
             if op:
@@ -88,6 +112,34 @@ def test_one_message_and_one_set_make_those_like_them_known() -> None:
         _set(b"\x02bc\x00", b"w" * 299),
     ):
         assert shapes.find(other.SerializeToString()) is None
+
+
+def test_a_sum_and_a_checked_set_make_those_like_them_known() -> None:
+    shapes = Shapes()
+    stamp, key, other = bytes(range(10)), b"\x02a\x00", b"\x02b\x00"
+    for op in (
+        _sum(key, ONE),
+        _checked(_set(key, b"value"), key, stamp),
+        _checked(_set(key, b"value"), key, b""),
+        _checked(_sum(b"\x02long\x00", BIG), b"\x02long\x00", stamp),
+    ):
+        _judged(op.SerializeToString(), shapes)
+    for op in (
+        _sum(other, ONE),
+        _checked(_set(other, b"VALUE"), other, bytes(10)),
+        _checked(_set(other, b"VALUE"), b"\x02c\x00", b""),
+        _checked(_sum(b"\x02LONG\x00", BIG), b"\x02LONG\x00", bytes(10)),
+    ):
+        shape = shapes.find(op.SerializeToString())
+        assert shape is not None
+        assert (shape.weight, dict(shape.ready)) == (1, {})
+    wrong = b"\xff\x0fX" + ONE[3:]
+    for op in (
+        _sum(other, wrong),
+        _sum(other, ONE, pb.MUTATION_TYPE_MAX),
+        _checked(_set(other, b"VALUE"), other, bytes(9)),
+    ):
+        assert shapes.find(op.SerializeToString()) is None
 
 
 def test_the_shapes_of_a_program_that_takes_turns_are_not_made_anew_each_time() -> None:
