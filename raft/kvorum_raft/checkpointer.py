@@ -4,10 +4,10 @@ One is due when the log since the newest one has grown by more than the larger o
 the copying is a bounded part of what is written anyway. It is due as well when applying that log has taken some
 seconds, for that is how long a cluster is away that lost power as a whole: many small entries are soon as much work as
 few megabytes. Then the copying takes no more than a few megabytes of each second. Not all nodes should make theirs at
-the same moment, so each waits for its turn (see `checkpoint_turns`), but not until the log is three times as long; where
-nobody gives turns, each waits a little longer than the one before it. While a snapshot is sent or received, one is due
-after twice as much. A failure costs nothing but a longer log, so it is logged, counted and tried again; only
-a failing disk is a fault.
+the same moment, so each waits for its turn (see `checkpoint_turns`), but not until the log is three times as long;
+where nobody gives turns, each waits a little longer than the one before it. While a snapshot is sent or received, one
+is due after twice as much. A failure costs nothing but a longer log, so it is logged, counted and tried again; only a
+failing disk is a fault.
 """
 
 import errno

@@ -18,8 +18,8 @@ AT_ONCE: Final = 256
 PAUSE: Final = 0.02
 """Seconds between steps."""
 MAX_HELD: Final = 4
-"""Times the bytes that stay in any case, by which the log grows while it waits for a slow follower; then that has to take
-a snapshot."""
+"""Times the bytes that stay in any case, by which the log grows while it waits for a slow follower; then that has to
+take a snapshot."""
 
 
 def nobody() -> int | None:

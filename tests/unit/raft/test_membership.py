@@ -65,7 +65,7 @@ def test_who_is_to_go_need_not_answer() -> None:
 def test_a_leader_that_nobody_could_follow_at_once_does_not_go() -> None:
     """The others build their states anew after a power cut, say: until that is done, nobody would take anything."""
     core = Core(connected="BC", heard="BC", has_successor=False)
-    with pytest.raises(ChangePending, match="node A leads, and no other voter could at once.*try again"):
+    with pytest.raises(ChangePending, match=r"node A leads, and no other voter could at once.*try again"):
         remove(core, "A")
     assert not core.changed
     remove(core, "B")
