@@ -20,7 +20,8 @@ flag, and the later of *file, variable, flag* wins:
 
 What is misspelt is refused by name, with a guess at what was meant. `kvorum node --check-config --config FILE` says
 whether a file is right without starting anything (exit status 0 or 78), and `kvorum doctor --config FILE` looks at
-the machine as well. Paths in a file are relative to that file.
+the machine as well. Paths in a file are relative to that file. `kv_connect_token` is the one key that is no flag:
+arguments of processes are shown to everybody on a machine.
 
 ```toml
 node_id = "n1"

@@ -12,7 +12,12 @@ DEFAULT_PORT = 7401
 DEFAULT_FOLDER = "kvorum.kv"
 URL_VARIABLE = "KVORUM_URL"
 
-_ADDRESSES = re.compile(r"[\w.-]+:\d{1,5}(,[\w.-]+(:\d{1,5})?)*")
+_ADDRESSES = re.compile(r"([^/@]*@)?[\w.-]+:\d{1,5}(,[\w.-]+(:\d{1,5})?)*")
+_BEHIND = re.compile(r"(?<=[?#]).+", re.DOTALL)
+_NO_SECRETS = (
+    "is no address of a cluster, which holds no user, password or token: give the token by token=, $KVORUM_TOKEN or"
+    " $KVORUM_TOKEN_FILE"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str
             return _cluster(target, scheme)
         if _ADDRESSES.fullmatch(target) or target.lower().startswith("kvorum:"):
             # A forgotten "kvorum://" must not give every instance a database of its own.
+            if _shown(target) != target:
+                raise InvalidArgument(f"{_shown(target)!r} {_NO_SECRETS}")
             rest = target.partition("kvorum:")[2].lstrip("/") or target
             raise InvalidArgument(
                 f"{target!r} looks like an address: a cluster is opened as 'kvorum://{rest}',"
@@ -69,14 +76,24 @@ def parse_target(target: str | os.PathLike[str] | None, environment: Mapping[str
 def _cluster(target: str, scheme: str) -> Cluster:
     if scheme.lower() in ("http", "https"):
         raise InvalidArgument(
-            f"{target!r} is a URL of KV Connect, for Deno and Node: Python needs the node's client port, usually the"
-            f" HTTP port - 1, as in 'kvorum://{_client_port(target)}'"
+            f"{_shown(target)!r} is a URL of KV Connect, for Deno and Node: Python needs the node's client port,"
+            f" usually the HTTP port - 1, as in 'kvorum://{_client_port(target)}'"
         )
     if scheme.lower() != "kvorum":
         hint = "; TLS is switched on by tls=, --ca or $KVORUM_CA_FILE" if scheme.lower() == "kvorums" else ""
         raise InvalidArgument(f"unknown scheme {scheme!r}: a cluster is opened as kvorum://host:port,host:port{hint}")
+    if "@" in target:
+        raise InvalidArgument(f"{_shown(target)!r} {_NO_SECRETS}")
     places = target.partition("://")[2].removesuffix("/").split(",")
     return Cluster(tuple(_address(place.strip(), target) for place in places))
+
+
+def _shown(text: str) -> str:
+    """For a message: without what stands before an @ or behind a ? or #, where some put secrets."""
+    scheme, separator, rest = text.partition("://") if "://" in text else ("", "", text)
+    _, at, place = rest.rpartition("@")
+    cut = _BEHIND.sub("…", place)
+    return f"{scheme}{separator}{'…@' if at else ''}{cut}"
 
 
 def _client_port(url: str) -> str:
@@ -94,7 +111,7 @@ def _address(place: str, target: str) -> tuple[str, int]:
         parts = urlsplit(f"//{place}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidArgument(f"{place!r} in {target!r} is not host:port: {error}") from None
-    if not host or parts.path or parts.query or parts.fragment or "@" in parts.netloc or port == 0:
-        raise InvalidArgument(f"{place!r} in {target!r} is not host:port")
+        raise InvalidArgument(f"{_shown(place)!r} in {_shown(target)!r} is not host:port: {error}") from None
+    if not host or parts.path or parts.query or parts.fragment or port == 0:
+        raise InvalidArgument(f"{_shown(place)!r} in {_shown(target)!r} is not host:port")
     return host, DEFAULT_PORT if port is None else port

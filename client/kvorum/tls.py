@@ -71,7 +71,9 @@ class Tls:
 def _shown(value: object) -> str:
     """A key may be given as such, and must not end in a log."""
     is_pem = (isinstance(value, bytes) and _BEGIN in value) or (isinstance(value, str) and _BEGIN.decode() in value)
-    return "<PEM>" if is_pem else repr(value)
+    if is_pem:
+        return "<PEM>"
+    return f"<{len(value):,} bytes>" if isinstance(value, bytes) else repr(value)
 
 
 class ChannelTls:

@@ -34,6 +34,9 @@ class Parts(NamedTuple):
     secret: bytes
     """32 bytes."""
 
+    def __repr__(self) -> str:
+        return f"Parts(id={self.id.hex()})"
+
 
 def make_id() -> bytes:
     return secrets.token_bytes(ID_SIZE)
@@ -76,6 +79,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
 
 def read_file(file: str, what: str) -> str:
     """The token in a file. Errors: InvalidArgument."""
+    if parse(file.strip()) is not None:
+        raise InvalidArgument(f"{what}: this is a token, and no file that holds one: use --token or ${VARIABLE}")
     try:
         with Path(file).open(encoding="ascii") as source:
             text = source.read(2 * MAX_TEXT)

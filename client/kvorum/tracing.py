@@ -23,7 +23,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.backend import Backend, Carrier, Consumer, WriteOutcome
 from kvorum.entry import packed
-from kvorum.errors import KvorumError
+from kvorum.errors import KvorumError, PermissionDenied
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link as OtelLink
@@ -89,12 +89,23 @@ class Tracing:
         """A span of a call; what is raised is noted in it."""
         kind = self._trace.SpanKind.PRODUCER if sends else self._trace.SpanKind.CLIENT
         told = {"db.system.name": _SYSTEM, **(attributes or {})}
-        with self._tracer.start_as_current_span(f"kvorum.{name}", kind=kind, attributes=told) as span:
+        with self._tracer.start_as_current_span(
+            f"kvorum.{name}", kind=kind, attributes=told, record_exception=False, set_status_on_exception=False
+        ) as span:
             try:
                 yield span
-            except KvorumError as error:
-                span.set_attribute("kvorum.outcome", str(error.outcome))
+            except Exception as error:
+                self._note(span, error)
                 raise
+
+    def _note(self, span: "Span", error: Exception) -> None:
+        """What ended a call. The text of a refusal is left out, since it names the key."""
+        names_key = isinstance(error, PermissionDenied)
+        if isinstance(error, KvorumError):
+            span.set_attribute("kvorum.outcome", str(error.outcome))
+        span.record_exception(error, {"exception.message": "", "exception.stacktrace": ""} if names_key else None)
+        name = type(error).__name__
+        span.set_status(self._trace.StatusCode.ERROR, name if names_key else f"{name}: {error}")
 
     @contextmanager
     def handling(self, queue: str, messages: "Sequence[Delivered]") -> "Iterator[Span]":

@@ -39,6 +39,8 @@ class Setting:
     help: str
     switch: bool = False
     """Its flag may stand without a value, which means true."""
+    secret: bool = False
+    """No flag sets it: arguments are shown to everybody."""
 
     @property
     def variable(self) -> str:
@@ -172,6 +174,8 @@ def _archive(value: Any) -> str:
     text = _text(value)
     if places.is_s3(text):
         places.parse_s3(text)
+    elif text.partition("://")[1] and text.partition("://")[0].isalnum():
+        raise ValueError("must be a folder or s3://bucket/prefix; the store's URL is archive_s3_endpoint")
     return text
 
 
@@ -269,6 +273,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "access token for KV Connect, the same on all nodes (default: none; then any bearer token is taken, but from"
         " this machine only)",
+        secret=True,
     ),
     Setting("kv_connect_token_file", _text, None, "file that holds it, in place of kv_connect_token"),
     Setting(
@@ -387,7 +392,13 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         values.update(_from_file(file))
     values.update(_from_environment(environment))
     for name, text in flags.items():
-        values[name] = _parse(_BY_NAME[name], text, _BY_NAME[name].flag)
+        setting = _BY_NAME[name]
+        if setting.secret:
+            raise ConfigurationError(
+                f"{setting.flag}: everybody on this machine sees the arguments of processes; use {setting.flag}-file,"
+                f" ${setting.variable} or the file's key {name}"
+            )
+        values[name] = _parse(setting, text, setting.flag)
     for setting in SETTINGS:
         values.setdefault(setting.name, setting.default)
     for name in ("node_id", "data_dir"):

@@ -8,13 +8,15 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from kvorum.visible import visible
 
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS: tuple[Format, ...] = ("text", "json")
+OWN: Final = ("kvorum", "kvorum_node")
+"""Loggers that are ours, with all below them. They show nothing that is secret, on any level."""
 
 
 class LineFormatter(logging.Formatter):
@@ -44,18 +46,16 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up(node_id: str, level: str, style: Format) -> None:
-    """Send the whole process's logs to stderr."""
+    """Send the whole process's logs to stderr: ours from `level` on, those of others from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(node_id, style))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    # Their chatter is ours only when it is bad.
-    logging.getLogger("grpc").setLevel("WARNING")
-    logging.getLogger("asyncio").setLevel("WARNING")
-    # On debug level they show whole requests, with what is secret in them.
-    for name in ("boto3", "botocore", "s3transfer", "urllib3"):
-        logging.getLogger(name).setLevel("WARNING")
+    # On lower levels other libraries show whole requests, with what is secret in them: HPACK each header that it
+    # unpacks, AWS's library each call.
+    root.setLevel("WARNING" if level in ("debug", "info") else level.upper())
+    for name in OWN:
+        logging.getLogger(name).setLevel(level.upper())
 
 
 def _quoted(value: str) -> str:

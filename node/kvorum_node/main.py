@@ -21,6 +21,7 @@ from typing import Any
 from kvorum._version import __version__
 from kvorum.errors import KvorumError
 from kvorum.ports import TAKEN, port_problem
+from kvorum.visible import visible
 from kvorum_raft.config import split_address
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT, NO_ROOM, exit_code
@@ -87,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     for setting in SETTINGS:
         optional: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.switch else {}
-        parser.add_argument(setting.flag, metavar="…", help=setting.help.replace("%", "%%"), **optional)
+        help = argparse.SUPPRESS if setting.secret else setting.help.replace("%", "%%")
+        parser.add_argument(setting.flag, metavar="…", help=help, **optional)
     return parser
 
 
@@ -113,7 +115,7 @@ def described(config: NodeConfig) -> str:
 
 
 def _refuse(error: Exception, status: int) -> int:
-    line = " ".join(str(error).split())
+    line = visible(" ".join(str(error).split()))
     print(f"kvorum node: {line}", file=sys.stderr, flush=True)
     return status
 

@@ -311,6 +311,42 @@ def trusting_tls(source: Source) -> Iterator[ast.AST]:
             yield node
 
 
+_SECRETS = {"token", "secret", "password"}
+"""Ends of the names of fields that hold one."""
+_TEXTS = {"str", "bytes"}
+
+
+def shown_secrets(source: Source) -> Iterator[ast.AST]:
+    """A dataclass or named tuple writes its fields out in its repr, which ends in logs and tracebacks."""
+    for made in ast.walk(source.tree):
+        if not isinstance(made, ast.ClassDef) or not _writes_itself_out(made, source):
+            continue
+        for node in made.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_secret(node, source):
+                yield node
+
+
+def _writes_itself_out(made: ast.ClassDef, source: Source) -> bool:
+    if any(isinstance(node, ast.FunctionDef) and node.name == "__repr__" for node in made.body):
+        return False
+    decorators = [one.func if isinstance(one, ast.Call) else one for one in made.decorator_list]
+    names = {source.aliases.name(one) for one in (*decorators, *made.bases)}
+    return bool(names & {"dataclasses.dataclass", "typing.NamedTuple"})
+
+
+def _is_secret(node: ast.AnnAssign, source: Source) -> bool:
+    assert isinstance(node.target, ast.Name)
+    if node.target.id.rpartition("_")[2] not in _SECRETS:
+        return False
+    if not _TEXTS & {name.id for name in ast.walk(node.annotation) if isinstance(name, ast.Name)}:
+        return False
+    hidden = isinstance(node.value, ast.Call) and any(
+        keyword.arg == "repr" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        for keyword in node.value.keywords
+    )
+    return not hidden
+
+
 RULES: dict[str, Rule] = {
     "pickle": pickles,
     "eval": evaluations,
@@ -322,6 +358,7 @@ RULES: dict[str, Rule] = {
     "bare except": bare_excepts,
     "shared state": shared_state,
     "trusting TLS": trusting_tls,
+    "shown secret": shown_secrets,
 }
 
 
@@ -420,6 +457,12 @@ BREAKS: dict[str, tuple[str, ...]] = {
         "context.check_hostname = False",
         "from ssl import _create_unverified_context as c\nc()",
     ),
+    "shown secret": (
+        "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass A:\n    token: str | None = None",
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    root_token: str",
+        "from typing import NamedTuple\nclass A(NamedTuple):\n    secret: bytes",
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    password: str = field(default='')",
+    ),
 }
 KEEPS = (
     "import re\nre.compile('x')",
@@ -435,6 +478,10 @@ KEEPS = (
     "def f():\n    seen = {}\n    seen[1] = 2",
     "import ssl\ncontext.verify_mode = ssl.CERT_REQUIRED\ncontext.check_hostname = True",
     "from .pickles import shown",
+    "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    token: str = field(repr=False)",
+    "from typing import NamedTuple as N\nclass A(N):\n    secret: bytes\n    def __repr__(self):\n        return ''",
+    "from dataclasses import dataclass\n@dataclass\nclass A:\n    secret: bool\n    token_id: str",
+    "class A:\n    token: str",
 )
 
 

@@ -16,7 +16,7 @@ class NodeCommand(click.Command):
         except ImportError:
             return []
         flags = {"--config": "", "--check-config": "", "--help": "", "--version": ""}
-        flags |= {setting.flag: setting.help for setting in SETTINGS}
+        flags |= {setting.flag: setting.help for setting in SETTINGS if not setting.secret}
         return [CompletionItem(flag, help=text) for flag, text in flags.items() if flag.startswith(incomplete)]
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NoReturn, ParamSpec
@@ -93,7 +93,7 @@ class Options:
     as_json: bool
     python: bool
     tls: Tls | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     def open(self) -> kvorum.Opening:
         """The database, about to be opened."""

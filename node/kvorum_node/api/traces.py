@@ -105,7 +105,8 @@ class StreamTraces:
             self.end(one)
         else:
             name = pb.ReadStatus.Name(status)
-            self.end(one, {"kvorum.status": name}, failed=message or name)
+            names_key = status == pb.READ_STATUS_DENIED  # the message does
+            self.end(one, {"kvorum.status": name}, failed=name if names_key else message or name)
 
     def end(
         self,

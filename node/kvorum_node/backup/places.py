@@ -9,6 +9,11 @@ SCHEME: Final = "s3://"
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]\Z")
 _PART: Final = re.compile(r"[A-Za-z0-9_%~=+@,-][A-Za-z0-9._%~=+@, -]{0,254}\Z")
 _REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
+_NO_SECRETS: Final = "@:?#"
+"""Where they are, a secret may be, which no message repeats."""
+_CREDENTIALS: Final = (
+    "credentials come from the library's own settings, e.g. $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY"
+)
 MAX_PREFIX: Final = 400
 """Characters: a key has 1,024 at most, and names of files are put behind it."""
 PathStyle = Literal["auto", "always", "never"]
@@ -51,6 +56,9 @@ def parse_s3(text: str, service: Service = AWS) -> S3Place:
     """Of `s3://bucket/prefix`. Raises ValueError with a line that begins with a verb."""
     bucket, _, prefix = text[len(SCHEME) :].partition("/")
     prefix = prefix.rstrip("/")
+    if set(bucket) & set(_NO_SECRETS) or set(prefix) & set("?#"):
+        problem = "must be s3://bucket or s3://bucket/prefix, without a user, password or query"
+        raise ValueError(f"{problem}: {_CREDENTIALS}")
     if not is_s3(text) or not _BUCKET.match(bucket) or ".." in bucket:
         raise ValueError(f"must be s3://bucket or s3://bucket/prefix, got {text!r:.200}")
     if prefix and not all(_PART.match(part) for part in prefix.split("/")):
@@ -71,10 +79,7 @@ def endpoint(value: object) -> str:
     if not host or parts.scheme not in ("http", "https") or any(not "!" <= one <= "~" for one in text):
         raise ValueError("must be a URL http://host:port or https://host")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ValueError(
-            "must be a URL without a user, password or query: credentials come from the library's own settings, e.g."
-            " $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY"
-        )
+        raise ValueError(f"must be a URL without a user, password or query: {_CREDENTIALS}")
     return text.rstrip("/")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any, Final
 
+from ..unquoted import unquoted
 from .places import S3Place
 
 CONNECT: Final = 5.0
@@ -276,4 +277,4 @@ def _reason(error: Exception) -> str:
         "SSLError": "the store's certificate cannot be verified: set $AWS_CA_BUNDLE, or mend it",
         "ResponseParserError": "what answers is no such store",
     }
-    return known.get(type(error).__name__) or _printable(f"{type(error).__name__}: {error}".splitlines()[0])
+    return known.get(type(error).__name__) or _printable(f"{type(error).__name__}: {unquoted(error)}")

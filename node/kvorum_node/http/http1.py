@@ -11,6 +11,7 @@ from typing import Final
 
 import h11
 
+from ..unquoted import unquoted
 from .app import App
 from .connection import Connection
 from .exchange import Exchange
@@ -167,7 +168,7 @@ class Http1:
         self._advance()
 
     def _broken(self, error: h11.RemoteProtocolError) -> None:
-        self._connection.blame("http1", f"broke the rules of HTTP/1.1: {str(error)[:80]!r}")
+        self._connection.blame("http1", f"broke the rules of HTTP/1.1: {unquoted(error)!r}")
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [(b"content-length", b"0"), (b"connection", b"close"), (b"date", self._date())]
             self._put(h11.Response(status_code=error.error_status_hint, headers=headers))

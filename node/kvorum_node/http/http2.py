@@ -20,6 +20,7 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
+from ..unquoted import unquoted
 from .app import App
 from .connection import PREFACE, Connection
 from .exchange import Exchange
@@ -114,7 +115,7 @@ class Http2:
         try:
             events = self._h2.receive_data(frames)
         except h2.exceptions.ProtocolError as error:
-            self._connection.blame("http2", f"broke the rules of HTTP/2: {str(error)[:80]!r}")
+            self._connection.blame("http2", f"broke the rules of HTTP/2: {unquoted(error)!r}")
             self._connection.close()
             return taken
         for event in events:

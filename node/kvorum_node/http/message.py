@@ -18,9 +18,9 @@ class Request:
 
     method: str
     path: str
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes = b""
+    headers: Mapping[str, str] = field(repr=False)
+    """Names in lower case. One of them holds the token."""
+    body: bytes = field(default=b"", repr=False)
     peer: str = ""
     """Address of the client's side, without a port; empty if it is not known."""
     scheme: str = "http"

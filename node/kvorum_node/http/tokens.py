@@ -11,7 +11,7 @@ header without asking first.
 
 import hmac
 import ipaddress
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from kvorum import errors, tokens
 
@@ -19,12 +19,13 @@ from ..access import INSIDER, Access, Caller
 from .message import Refusal, Request
 
 
-class Shown(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shown:
     """A token that was taken."""
 
-    text: str
+    text: str = field(repr=False)
     caller: Caller
-    writes_as: str
+    writes_as: str = field(repr=False)
     """The token by which its writes go to the leader; empty: this node's own."""
 
 

@@ -501,10 +501,11 @@ def test_damaged_files_are_passed_over(server: S3Server, tmp_path: Path) -> None
 
 
 def test_no_secret_is_logged(server: S3Server, caplog: pytest.LogCaptureFixture) -> None:
-    from kvorum_node.logs import set_up
+    from kvorum_node.logs import OWN, set_up
 
     root = logging.getLogger()
-    kept = (root.level, root.handlers[:])
+    kept = root.handlers[:]
+    levels = {name: logging.getLogger(name).level for name in (None, *OWN)}
     try:
         set_up("n1", "debug", "text")
         root.addHandler(caplog.handler)
@@ -515,11 +516,21 @@ def test_no_secret_is_logged(server: S3Server, caplog: pytest.LogCaptureFixture)
             with pytest.raises(OSError) as caught:
                 target.names("")
     finally:
-        root.setLevel(kept[0])
-        root.handlers[:] = kept[1]
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        root.handlers[:] = kept
     for secret in ("well-kept-secret", "a-token-of-a-session", "tester"):
         assert secret not in caplog.text
         assert secret not in str(caught.value)
+
+
+def test_a_token_that_is_no_header_is_not_told(server: S3Server) -> None:
+    """As one that was read from a file with its newline."""
+    with mock.patch.dict(os.environ, {"AWS_SESSION_TOKEN": "a-token-of-a-session\n"}):
+        target = target_of(server)
+        with pytest.raises(OSError, match="Invalid header value") as caught:
+            target.put("a", [b"1"])
+    assert "a-token-of" not in str(caught.value)
 
 
 def test_without_the_library() -> None:

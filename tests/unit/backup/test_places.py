@@ -29,6 +29,17 @@ def test_no_places(text: str) -> None:
         parse_s3(text)
 
 
+SECRETS = """s3://user:hidden@bucket/a s3://hidden@bucket s3://key:hid/hidden@bucket/a s3://bucket?key=hidden
+s3://bucket/a?key=hidden s3://bucket/a#hidden"""
+
+
+@pytest.mark.parametrize("text", SECRETS.split())
+def test_a_secret_is_not_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match="without a user, password or query: credentials come from") as caught:
+        parse_s3(text)
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_prefix_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="at most 400 characters, got 449"):
         parse_s3("s3://bucket/" + "/".join(["x" * 44] * 10))

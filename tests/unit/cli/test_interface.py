@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -37,6 +38,12 @@ def commands(name: str = "kvorum", command: click.Command = kvorum) -> Iterator[
 
 
 EVERY = dict(commands())
+
+
+def test_options_do_not_show_the_token() -> None:
+    options = Options("kvorum://n1", timedelta(seconds=1), as_json=False, python=False, token="hidden")
+    assert options.shown_token == "hidden"
+    assert "hidden" not in repr(options)
 
 
 def test_every_command_is_found() -> None:

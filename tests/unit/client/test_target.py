@@ -47,7 +47,8 @@ def test_without_a_target_the_environment_decides_and_then_a_local_folder() -> N
         ("kvorum://n1:port", "is not host:port"),
         ("kvorum://n1:65536", "is not host:port"),
         ("kvorum://n1:0", "is not host:port"),
-        ("kvorum://user:secret@n1", "is not host:port"),
+        ("kvorum://user:secret@n1", "holds no user, password or token"),
+        ("kvo_1@n1:7401", "holds no user, password or token"),
         ("kvorum://n1/database", "is not host:port"),
         ("kvorum://n1?tls=1", "is not host:port"),
         (5, "got int"),
@@ -57,3 +58,33 @@ def test_without_a_target_the_environment_decides_and_then_a_local_folder() -> N
 def test_what_is_no_target(target: str, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text.replace("?", r"\?")):
         parse_target(target, {})
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "kvorum://hidden@n1",
+        "kvorum://user:hidden@n1:7401,n2",
+        "kvorum://n1,hidden@n2",
+        "kvorum://hid/hidden@n1",
+        "kvorum://hidden@",
+        "kvorum://n1?token=hidden",
+        "kvorum://n1#hidden",
+        "KVORUM:hidden@n1:7401",
+        "kvorum:n1?token=hidden",
+        "hidden@n1:7401",
+        "hidden@n1:7401,n2",
+        "user:hidden@n1:7401",
+        "https://user:hidden@n1:7402/",
+        "http://n1:7402/?token=hidden",
+        "kvorums://hidden@n1",
+        "redis://user:hidden@n1",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(target: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_target(target, {})
+    assert "hidden" not in str(caught.value)
+    with pytest.raises(InvalidArgument) as caught:
+        parse_target(None, {"KVORUM_URL": target})
+    assert "hidden" not in str(caught.value)

@@ -70,6 +70,7 @@ def test_a_key_is_not_shown(folder: Path) -> None:
     shown = repr(Tls(cert=(folder / "app.pem").read_bytes(), key=key))
     assert "BEGIN" not in shown
     assert "app.pem" in repr(Tls(cert="app.pem", key="app.key"))
+    assert "hidden" not in repr(Tls(cert="app.pem", key=b"hidden"))
 
 
 def test_files_are_read_again_when_they_change_and_kept_while_they_are_wrong(folder: Path, tmp_path: Path) -> None:

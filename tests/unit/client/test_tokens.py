@@ -40,6 +40,12 @@ def test_one_text_only_stands_for_a_token(text: str) -> None:
     assert parts is None or tokens.text_of(*parts) == text
 
 
+def test_the_parts_are_not_shown() -> None:
+    parts = tokens.parse(GOOD)
+    assert parts is not None
+    assert repr(parts) == str(parts) == "Parts(id=0123456789abcdef)"
+
+
 def test_secrets_are_random() -> None:
     assert len({tokens.make_secret() for _ in range(100)} | {tokens.make_id() for _ in range(100)}) == 200
 
@@ -57,6 +63,9 @@ def test_where_a_token_comes_from(tmp_path: Path) -> None:
         assert "x" * 50 not in str(caught.value)
     with pytest.raises(InvalidArgument, match=r"KVORUM_TOKEN_FILE: cannot read .*No such file"):
         tokens.from_environment({"KVORUM_TOKEN_FILE": str(tmp_path / "none")})
+    with pytest.raises(InvalidArgument, match="this is a token, and no file that holds one") as caught:
+        tokens.from_environment({"KVORUM_TOKEN_FILE": GOOD})
+    assert GOOD[-20:] not in str(caught.value)
     with pytest.raises(InvalidArgument, match="a token is a text, got bytes"):
         tokens.check(b"x")
     secret = secrets.token_urlsafe(32)

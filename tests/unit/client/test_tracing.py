@@ -18,6 +18,8 @@ import kvorum
 import kvorum.sync
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.keys import encode_key
+from kvorum.rights import denied
 from kvorum.tracing import TracedBackend, Tracing
 from tests.spans import kept_spans
 
@@ -88,7 +90,26 @@ async def test_errors_are_noted(spans: InMemorySpanExporter) -> None:
         await TracedBackend(Broken(), Tracing()).read(pb.Read(keys=[b"k"]), timeout=1)  # type: ignore[arg-type]
     (span,) = named(spans, "kvorum.get")
     assert span.status.status_code is trace.StatusCode.ERROR
+    assert span.status.description == "Unavailable: nobody is there"
     assert [event.name for event in span.events] == ["exception"]
+
+
+async def test_a_refusal_is_noted_without_the_key_that_it_names(spans: InMemorySpanExporter) -> None:
+    class Denying:
+        async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+            raise denied(f"read key {read.keys[0].hex()}")
+
+    with pytest.raises(errors.PermissionDenied, match="hidden"):
+        await TracedBackend(Denying(), Tracing()).read(  # type: ignore[arg-type]
+            pb.Read(keys=[encode_key(("hidden",))]), timeout=1
+        )
+    (span,) = named(spans, "kvorum.get")
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert [event.name for event in span.events] == ["exception"]
+    told = str(span.to_json())
+    assert "PermissionDenied" in told
+    assert "hidden" not in told
+    assert b"hidden".hex() not in told
 
 
 async def test_a_handler_is_linked_to_who_sent_the_message(spans: InMemorySpanExporter) -> None:

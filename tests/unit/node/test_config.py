@@ -85,8 +85,37 @@ def test_what_is_wrong_with_http_is_named(tmp_path: Path, line: str, names: list
     assert all(name in message for name in names), message
 
 
-def test_a_secret_is_not_told_when_it_is_wrong(tmp_path: Path) -> None:
-    assert "hidden" not in refused(tmp_path, f'kv_connect_token = "hidden secret"\n{GOOD}')
+@pytest.mark.parametrize(
+    "line",
+    [
+        'kv_connect_token = "hidden secret"',
+        'kv_connect_token = ["hidden"]',
+        'root_token = "hidden"',
+        'archive = "s3://user:hidden@bucket/prefix"',
+        'archive = "s3://key:hid/hidden@bucket"',
+        'archive = "s3://bucket/prefix?key=hidden"',
+        'archive = "https://user:hidden@host/bucket"',
+        'archive_s3_endpoint = "https://user:hidden@host"',
+    ],
+)
+def test_a_secret_is_not_told_when_it_is_wrong(tmp_path: Path, line: str) -> None:
+    assert "hidden" not in refused(tmp_path, f"{line}\n{GOOD}")
+    name, _, value = line.partition(" = ")
+    environment = {f"KVORUM_{name.upper()}": value.strip('"')}
+    if name == "kv_connect_token" and " " not in value:
+        return  # as a text it is one
+    with pytest.raises(ConfigurationError) as caught:
+        load(write(tmp_path, GOOD), environment, {})
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_secret_is_no_argument_of_a_process(tmp_path: Path) -> None:
+    message = refused(tmp_path, GOOD, kv_connect_token="hidden")
+    assert "hidden" not in message
+    assert all(name in message for name in ("--kv-connect-token-file", "$KVORUM_KV_CONNECT_TOKEN", "kv_connect_token"))
+    assert [setting.name for setting in SETTINGS if setting.secret] == ["kv_connect_token"]
+    assert "--kv-connect-token " not in _parser().format_help()
+    assert "--kv-connect-token-file " in _parser().format_help()
 
 
 def test_variables_win_over_the_file_and_flags_over_both(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kvorum_node.http.health import Health
 from kvorum_node.http.message import Request
 from kvorum_node.request_ids import UnaryCalls
 from kvorum_node.slow import SlowLog
+from kvorum_node.store.rights import Rights, for_keys
 from kvorum_node.tracing import NodeTracing, node_tracing, parse_traceparent
 from tests.spans import kept_spans
 
@@ -212,6 +213,21 @@ async def test_a_write_that_is_not_applied_is_an_error_of_its_span(
     (span,) = spans.get_finished_spans()  # so it has no phases
     assert follows_parent(span) and span.status.status_code is trace.StatusCode.ERROR
     assert (span.attributes or {})["kvorum.outcome"] == f"OUTCOME_{refused}"
+    stream.close()
+    node.close()
+
+
+async def test_a_refusal_is_told_without_the_key_that_it_names(spans: InMemorySpanExporter, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    stream = Stream(node.service, "n1", None)
+    traces, key = stream._traces, b"\x02hidden\0"
+    assert traces is not None
+    contexts = traces.of(pb.ClientFrame(traces=[pb.Trace(traceparent=PARENT, read=1)]))
+    assert traces.follow(contexts.reads[1])
+    traces.end_asked(contexts.reads[1], pb.READ_STATUS_DENIED, for_keys(Rights(pb.Scopes()), keys=[key]))
+    (span,) = spans.get_finished_spans()
+    assert span.status.description == "READ_STATUS_DENIED"
+    assert key.hex() not in str(span.to_json())
     stream.close()
     node.close()
 
