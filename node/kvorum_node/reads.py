@@ -39,6 +39,11 @@ MAX_BYTES = 64 * 1_048_576
 """Bytes of their requests."""
 MAX_WAIT = 5.0
 """Seconds that a read waits for a versionstamp to be applied here."""
+MAX_SLOW = 64
+"""Owners that have no room for their answers; each may hold some megabytes of them."""
+SLOW_PATIENCE = 1.0
+"""Seconds for which one that takes nothing is left alone while there is too much."""
+BEHIND = "this node has not caught up with the newest state that the client has seen"
 
 Reply = Callable[[pb.ReadResult], None]
 Taker = Callable[[ListJob, pb.ReadResult], None]
@@ -131,7 +136,9 @@ class Reads:
         """Heap of reads whose versionstamp is not applied yet: (index, tie, read)."""
         self._tie = 0
         self._overdue = Alarm(timers, self._drop_overdue)
-        self._served = 0
+        self._without_room: dict[object, tuple[float, Callable[[], None]]] = {}
+        """Owners without room, whoever is that for longest first: since when, and how to end it."""
+        self._served = self._gave_up = 0
         self.meter = Meter()
         """Of point reads; the times are those of linearizable ones."""
         self.damage = ""
@@ -147,7 +154,7 @@ class Reads:
                 self._refuse(item, pb.READ_STATUS_INVALID, problem)
             elif unreadable:
                 self._refuse(item, pb.READ_STATUS_NO_LEADER, unreadable)
-            elif self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES:
+            elif self._is_full and not self._make_room():
                 self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many reads are under way")
             else:
                 self._under_way += item.keys
@@ -172,6 +179,40 @@ class Reads:
         for item in items:
             self._leave(item)
 
+    def no_room(self, owner: object, give_up: Callable[[], None]) -> None:
+        """An owner keeps reads until its client has taken some answers. If others need the room, and it has taken
+        nothing for long, it is told to give up: it forgets them, and throws its answers away."""
+        self._without_room.setdefault(owner, (self._timers.time(), give_up))
+        if len(self._without_room) > MAX_SLOW:
+            self._end_slowest()
+
+    def has_room(self, owner: object) -> None:
+        """Its client has taken some, or it is gone."""
+        self._without_room.pop(owner, None)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._under_way >= MAX_WAITING or self._bytes > MAX_BYTES
+
+    def _make_room(self) -> bool:
+        """At the expense of those who cannot be served now, whatever the reason. False: there is none."""
+        while self._is_full and self._end_slowest():
+            pass
+        if self._is_full:
+            self._turn_away_behind(self._behind)
+            self._behind = []
+        return not self._is_full
+
+    def _end_slowest(self) -> bool:
+        """False: nobody is too slow."""
+        owner, (since, give_up) = next(iter(self._without_room.items()), (None, (float("inf"), lambda: None)))
+        if since > self._timers.time() - SLOW_PATIENCE:
+            return False
+        del self._without_room[owner]
+        self._gave_up += 1
+        give_up()
+        return True
+
     def applied(self, index: int) -> None:
         """The state has moved on."""
         behind = self._behind
@@ -190,7 +231,13 @@ class Reads:
         self._behind.clear()
 
     def statistics(self) -> dict[str, float]:
-        return {"reads_served": self._served, "reads_under_way": self._under_way, "reads_behind": len(self._behind)}
+        return {
+            "reads_served": self._served,
+            "reads_under_way": self._under_way,
+            "reads_behind": len(self._behind),
+            "reads_slow": len(self._without_room),
+            "reads_given_up": self._gave_up,
+        }
 
     def codes(self) -> dict[str, int]:
         """How many point reads were answered with what."""
@@ -244,15 +291,14 @@ class Reads:
         late = [entry for entry in self._behind if entry[2].deadline <= now]
         self._behind = [entry for entry in self._behind if entry[2].deadline > now]
         heapq.heapify(self._behind)
-        for _, _, item in late:
-            self._leave(item)
-            self._refuse(
-                item,
-                pb.READ_STATUS_NO_LEADER,
-                "this node has not caught up with the newest state that the client has seen",
-            )
+        self._turn_away_behind(late)
         if self._behind:
             self._overdue.set(min(entry[2].deadline for entry in self._behind) - now)
+
+    def _turn_away_behind(self, entries: "Sequence[tuple[int, int, Pending]]") -> None:
+        for _, _, item in entries:
+            self._leave(item)
+            self._refuse(item, pb.READ_STATUS_NO_LEADER, BEHIND)
 
     def _serve_soon(self) -> None:
         if self._ready and not self._serving:

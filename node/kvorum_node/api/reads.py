@@ -3,6 +3,7 @@
 An answer is judged by the caller's rights when it leaves, so by a state at least as new as the one that it shows.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,11 @@ READ_AHEAD = 4 * 1_048_576
 class StreamReads:
     """Takes the reads of frames, and puts their answers into the outbox."""
 
-    def __init__(self, service: NodeService, outbox: Outbox, guard: StreamGuard) -> None:
+    def __init__(
+        self, service: NodeService, outbox: Outbox, guard: StreamGuard, *, cut_off: Callable[[], None]
+    ) -> None:
+        """`cut_off` ends the stream, whose client does not take its answers."""
+        self._cut_off = cut_off
         self._service = service
         self._outbox = outbox
         self._guard = guard
@@ -43,8 +48,7 @@ class StreamReads:
     def close(self) -> None:
         """The stream has ended: answers that still come are thrown away."""
         self._closed = True
-        self._service.reads.forget(self._stalled_reads)
-        self._stalled_reads = []
+        self._forget_stalled()
         for job in list(self._lists):
             job.cancel()
         self._lists.clear()
@@ -93,6 +97,7 @@ class StreamReads:
                 job.resume()
         if self._stalled_reads:
             reads, self._stalled_reads, self._stalled_keys = self._stalled_reads, [], 0
+            self._service.reads.has_room(self)
             self._service.reads.resume(reads)
 
     # ---- answers
@@ -101,9 +106,21 @@ class StreamReads:
         # A stream that has ended takes its answers, and throws them away.
         if self._outbox.size < READ_AHEAD or self._closed:
             return True
+        if not self._stalled_reads:
+            self._service.reads.no_room(self, self._give_up)
         self._stalled_reads.append(item)
         self._stalled_keys += item.keys
         return False
+
+    def _give_up(self) -> None:
+        """Others need the room."""
+        self._forget_stalled()
+        self._cut_off()
+
+    def _forget_stalled(self) -> None:
+        self._service.reads.has_room(self)
+        self._service.reads.forget(self._stalled_reads)
+        self._stalled_reads, self._stalled_keys = [], 0
 
     def _answer(self, answer: pb.ReadResult) -> None:
         if self._closed:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum_raft.quiet_log import QuietLog
 from kvorum_raft.seams import Administration
 
 from ..backup.saving import Backups
@@ -62,6 +64,7 @@ class ApiServer:
         self._streams: dict[Stream, None] = {}
         self._unary = Unary(service)
         self._gate = Gate()
+        self._quiet = QuietLog(logger, time.monotonic)
         self._health = health.aio.HealthServicer()
         self._health_task: asyncio.Task[None] | None = None
         self._leader_news = asyncio.Event()
@@ -145,7 +148,8 @@ class ApiServer:
     async def _stream(self, _: Any, context: Any) -> None:
         task = asyncio.current_task()
         assert task is not None
-        stream = Stream(self._service, self._node_id, context, greeted=partial(self._gate.heard, task))
+        greeted = partial(self._gate.heard, task)
+        stream = Stream(self._service, self._node_id, context, greeted=greeted, quiet=self._quiet)
         self._streams[stream] = None
         try:
             await stream.run()

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import Unauthenticated
+from kvorum_raft.quiet_log import QuietLog
 
 from ..service import Answer, NodeService
 from ..watches import Watch
@@ -51,8 +52,10 @@ class Stream:
         *,
         stall: float = STALL,
         greeted: Callable[[bool], None] | None = None,
+        quiet: QuietLog | None = None,
     ) -> None:
-        """`greeted` is told that the client has said hello, and whether it is nobody by that."""
+        """`greeted` is told that the client has said hello, and whether it is nobody by that. `quiet` is the log of
+        what clients do wrong, which they can at will: that of all streams."""
         self._service = service
         self._node_id = node_id
         self._context = context
@@ -66,6 +69,7 @@ class Stream:
         self._on_greeted = greeted
         self._ending = False
         self._clock = self._loop.time
+        self._quiet = quiet or QuietLog(logger, self._clock)
         self._outbox = outbox = Outbox(self._wake, load=service.store.delivery, take=self._event)
         self._guard = guard = StreamGuard(service, self._rights_changed, self._break_off)
         self._queues = StreamQueues(
@@ -73,7 +77,7 @@ class Stream:
         )
         self._session = StreamSession(service, outbox, guard, self._queues)
         self._watches = StreamWatches(service, outbox, guard)
-        self._reads = StreamReads(service, outbox, guard)
+        self._reads = StreamReads(service, outbox, guard, cut_off=self._cut_off)
         tracing = service.tracing
         self._traces = None if tracing is None else StreamTraces(service, tracing, node_id)
         self._stop_listening: Callable[[], None] | None = None
@@ -103,10 +107,15 @@ class Stream:
 
     def _break_off(self, error: ProtocolError) -> None:
         """The client is told why it is not heard any more."""
-        logger.info("ending a stream: %s", error)
+        self._quiet.warning("ending", f"ending a stream: {error}")
         self._outbox.put_error(str(error), final=True)
         self._ending = True
         self._wake()
+
+    def _cut_off(self) -> None:
+        """The client does not read, and others need the room. It would not read why, either."""
+        self._quiet.warning("slow", "a stream is cut off: its client does not read, and others need the room")
+        self._writer.cancel()
 
     def close(self) -> None:
         """Take back everything that this stream registered."""
@@ -197,10 +206,10 @@ class Stream:
     def _say_why(self, reader: "asyncio.Task[None]") -> None:
         error = reader.exception() if not reader.cancelled() else None
         if isinstance(error, ProtocolError):
-            logger.info("ending a stream: %s", error)
+            self._quiet.warning("ending", f"ending a stream: {error}")
             self._outbox.put_error(str(error), final=True)
         elif isinstance(error, ResumableError):
-            logger.info("ending a stream: %s", error)
+            self._quiet.warning("ending", f"ending a stream: {error}")
             self._outbox.put_error(str(error), final=False)
         elif error is not None and not isinstance(error, grpc.aio.BaseError | grpc.RpcError | asyncio.CancelledError):
             logger.error("a stream ended by a fault of this node", exc_info=error)

@@ -1,6 +1,6 @@
 """Clients that mean harm, against one node's HTTP or gRPC port on this machine, bounded in number and time.
 
-    python -m tests.integration.hostile.attacks NAME HOST:PORT SECONDS SCALE
+    python -m tests.integration.hostile.grpc_attacks NAME HOST:PORT SECONDS SCALE
 
 A process of its own, so that the cost of attacking is not taken for a slow node. It prints one line of JSON with what
 it counted. SCALE multiplies connections, 1.0 for the tests.
@@ -740,6 +740,7 @@ async def grpc_frames(plan: Plan) -> None:
 
 
 async def main() -> None:
+    """Run the attack that the command line names."""
     name, address, seconds, scale = sys.argv[1:5]
     host, _, port = address.rpartition(":")
     if host != LOCAL:
@@ -748,7 +749,3 @@ async def main() -> None:
     plan.end = time.monotonic() + plan.seconds
     await ATTACKS[name](plan)
     print(json.dumps(plan.counts))
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -22,7 +22,8 @@ from pathlib import Path
 import kvorum
 from kvorum_node._proto import datapath_pb2 as dp
 from kvorum_node.dev_cluster import DevCluster, in_thread
-from tests.integration.hostile.attacks import ATTACKS, LARGE
+from tests.integration.hostile.attacks import LARGE
+from tests.integration.hostile.grpc_attacks import ATTACKS
 from tests.integration.kv_connect.wire import BYTES, Answer, Http1, mutation
 
 PAUSE = 0.01
@@ -61,6 +62,8 @@ class Outcome:
     """Seconds of the loop that the HTTP port took at once, at most; 0 if not longer than in an earlier attack."""
     log: list[str]
     """Lines of faults, of all nodes."""
+    log_bytes: int
+    """What the attacked node logged."""
     term_changes: int
     handovers: int
     """Leaders that were late, and handed over: what happens first on a machine that has too little for everybody."""
@@ -108,6 +111,7 @@ class Siege:
             await asyncio.gather(*clients)
         figures = await self._figures()
         left = await self._left(pid, before)
+        log_bytes = cluster.log(number).stat().st_size - sizes[number]
         lines = [line for other, size in enumerate(sizes) for line in _lines(cluster.log(other), size)]
         faults = [line for line in lines if re.search("Traceback|level=(error|critical)|fault of this node", line)]
         handovers = sum("handing leadership over" in line for line in lines)
@@ -115,14 +119,14 @@ class Siege:
         return Outcome(
             name, counts, good[0], good[1], max(memory) - memory[0],
             _if_grown(figures, "kvorum_debug_http_longest_turn", turn),
-            faults, self._terms() - term, handovers, stalls, left,
+            faults, log_bytes, self._terms() - term, handovers, stalls, left,
         )  # fmt: skip
 
     async def _attack(self, name: str, seconds: float, scale: float) -> dict[str, int]:
         cluster, number = self.cluster, self.number
         address = cluster.client_address(number) if name.startswith("grpc") else cluster.http_address(number)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.hostile.attacks", name, address, str(seconds), str(scale),
+            sys.executable, "-m", "tests.integration.hostile.grpc_attacks", name, address, str(seconds), str(scale),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3],
         )  # fmt: skip
         try:
@@ -274,7 +278,8 @@ async def report(names: list[str], *, seconds: float, scale: float, leader: bool
             number = cluster.leader()
             siege = Siege(cluster, number if leader else (number + 1) % cluster.nodes)
             await siege.fill()
-            print(f"{'attack':18} {'grpc p50/worst ms':>20} {'connect p50/worst':>20} {'MiB':>6} {'turn ms':>8}  more")
+            columns = f"{'grpc p50/worst ms':>20} {'connect p50/worst':>20} {'MiB':>6} {'turn ms':>8} {'log KiB':>7}"
+            print(f"{'attack':20} {columns}  more")
             for name in names:
                 outcome = await siege.run(name, seconds=seconds, scale=scale)
                 bad = bool(outcome.log or outcome.term_changes > outcome.handovers + outcome.stalls or outcome.left)
@@ -303,8 +308,8 @@ def describe(outcome: Outcome) -> str:
     )
     more += [f"left {outcome.left}"] if outcome.left else []
     return (
-        f"{outcome.name:18} {show(outcome.grpc):>20} {show(outcome.connect):>20} {outcome.memory >> 20:>6}"
-        f" {outcome.longest_turn * 1000:>8.1f}  {dict(outcome.counts)} {' | '.join(more)}"
+        f"{outcome.name:20} {show(outcome.grpc):>20} {show(outcome.connect):>20} {outcome.memory >> 20:>6}"
+        f" {outcome.longest_turn * 1000:>8.1f} {outcome.log_bytes >> 10:>7}  {dict(outcome.counts)} {' | '.join(more)}"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from kvorum_node.dev_cluster import DevCluster
 from tests.integration.cluster_fixture import PATIENT
 
-from .attacks import ATTACKS
+from .grpc_attacks import ATTACKS
 from .siege import Siege, describe
 
 SECONDS = 1.5
@@ -19,6 +19,8 @@ SCALE = {"idle_connections": 0.8, "tiny_pieces": 0.1}
 USUAL_SCALE = 0.5
 SLOW = 10.0
 """Seconds within which a good client is answered, whatever goes on."""
+LOG = 50_000
+"""Bytes that a node may log of it: what others can cause at will is told once in a while."""
 MEMORY = 600 << 20
 """Bytes that a node may grow by: what it may hold of requests and answers is less."""
 
@@ -48,6 +50,7 @@ async def test_good_clients_go_on(siege: Siege, name: str) -> None:
     assert not outcome.left, told
     assert outcome.term_changes <= outcome.stalls, told
     assert outcome.memory < MEMORY, told
+    assert outcome.log_bytes < LOG, told
     assert outcome.grpc.times, told
     assert not outcome.grpc.refused, told
     assert outcome.grpc.worst < SLOW, told

@@ -392,7 +392,7 @@ def test_a_read_does_not_wait_for_ever(node: Node) -> None:
     assert answers == []
     node.timers.advance(2)
     assert answers[0].status == pb.READ_STATUS_NO_LEADER
-    assert node.service.reads.statistics() == {"reads_served": 0, "reads_under_way": 0, "reads_behind": 0}
+    assert set(node.service.reads.statistics().values()) == {0}
 
 
 def test_a_read_tells_of_expiry_only_if_it_is_asked_for(node: Node) -> None:

@@ -1,11 +1,15 @@
 """A stream's writer and a client that does not read."""
 
 import asyncio
+import logging
 from typing import Any, cast
+
+import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.api.stream import Stream
 from kvorum_node.service import NodeService
+from kvorum_raft.quiet_log import QuietLog
 from tests.fuzz.local_node import local_node
 
 
@@ -91,3 +95,25 @@ def test_what_is_put_in_while_nothing_waits_is_sent() -> None:
 
     with local_node() as node:
         node.run(check(node.service))
+
+
+def test_streams_that_end_for_what_their_clients_say_are_told_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Silent(_Call):
+        def __init__(self) -> None:
+            super().__init__()
+            self._frames = [b"\xff"]
+            self.reads.set()
+
+    async def check(service: NodeService) -> None:
+        quiet = QuietLog(logging.getLogger("kvorum.api"), lambda: 0.0)
+        for _ in range(50):
+            call = Silent()
+            await Stream(service, "n1", call, quiet=quiet).run()
+            assert (await call.sent.get()).error_is_final
+
+    with local_node() as node:
+        node.run(check(node.service))
+    told = [record for record in caplog.records if "ending a stream" in record.getMessage()]
+    assert [record.getMessage() for record in told] == ["ending a stream: a frame cannot be decoded"]
