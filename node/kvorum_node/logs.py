@@ -18,6 +18,8 @@ FORMATS: tuple[Format, ...] = ("text", "json")
 OWN: Final = ("kvorum", "kvorum_node")
 """Loggers that are ours, with all below them. They show nothing that is secret, on any level."""
 
+GRPC: Final = "grpc._cython.cygrpc"
+
 
 class LineFormatter(logging.Formatter):
     """Every record becomes exactly one line, whatever its message holds."""
@@ -56,6 +58,13 @@ def set_up(node_id: str, level: str, style: Format) -> None:
     root.setLevel("WARNING" if level in ("debug", "info") else level.upper())
     for name in OWN:
         logging.getLogger(name).setLevel(level.upper())
+    logging.getLogger(GRPC).addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """gRPC tells of each call whose client has gone before the end was sent to it, as an error with a traceback. It is
+    nobody's fault, and clients can do it at will."""
+    return "ExecuteBatchError raised in core" not in record.getMessage()
 
 
 def _quoted(value: str) -> str:

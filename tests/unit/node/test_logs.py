@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hpack import Decoder, Encoder
 
-from kvorum_node.logs import LEVELS, OWN, set_up
+from kvorum_node.logs import GRPC, LEVELS, OWN, set_up
 
 Capture = pytest.CaptureFixture[str]
 
@@ -53,3 +53,12 @@ def test_a_level_is_that_of_our_own_loggers(capsys: Capture, level: str) -> None
     heard = len(LEVELS) - LEVELS.index(level)
     assert [said.count(logger) for logger in own] == [heard] * 3
     assert said.count("any.other") == min(heard, 2)
+
+
+def test_clients_that_go_are_no_errors(capsys: Capture) -> None:
+    set_up("n1", "info", "text")
+    grpc = logging.getLogger(GRPC)
+    grpc.error("ExecuteBatchError raised in core by servicer method [%s]", "/kvorum.v1.Kv/Stream")
+    assert capsys.readouterr().err == ""
+    grpc.error("Unexpected [%s] raised by servicer method", "ValueError")
+    assert "Unexpected [ValueError]" in capsys.readouterr().err
