@@ -18,8 +18,9 @@ flag, and the later of *file, variable, flag* wins:
 | --- | --- | --- |
 | `lease_ms = 30000` | `KVORUM_LEASE_MS=30000` | `--lease-ms 30000` |
 
-What is misspelt is refused by name, with a guess at what was meant. `kvorum node --check-config --config FILE` says
-whether a file is right without starting anything (exit status 0 or 78), and `kvorum doctor --config FILE` looks at
+What is misspelt or has another unit is refused by name, with the line of the file and a guess at what was meant; what
+nobody knows as a variable, and is like no setting, is logged. `kvorum node --check-config --config FILE` says whether a
+file is right without starting anything (exit status 0 or 78, as at a start), and `kvorum doctor --config FILE` looks at
 the machine as well. Paths in a file are relative to that file. `kv_connect_token` is the one key that is no flag:
 arguments of processes are shown to everybody on a machine.
 

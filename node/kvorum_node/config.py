@@ -6,6 +6,7 @@ time.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from kvorum.tls import SYSTEM
 from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.seams import Member
 
+from . import config_values as values_of
 from . import security
 from .backup import places
 from .backup.places import S3Place
@@ -100,243 +102,149 @@ class NodeConfig:
     """Empty: none is set."""
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("must be a text that is not empty")
-    if any(character < " " or character == "\x7f" for character in value.strip()):
-        raise ValueError(f"must not hold control characters, got {value.strip()!r}")
-    return value.strip()
-
-
-def _is_number(text: str) -> bool:
-    """What int() takes is more, and what isdigit() takes is not always taken by int()."""
-    return text.isascii() and text.isdigit() and len(text) <= 20
-
-
-def _milliseconds(value: Any) -> int:
-    if isinstance(value, str) and _is_number(value.strip()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 86_400_000:
-        raise ValueError("must be a whole number of milliseconds from 1 to 86400000")
-    return value
-
-
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        if isinstance(value, str) and _is_number(value.strip()):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}")
-        return value
-
-    return parse
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if not isinstance(value, str) or value.strip().lower() not in known:
-        raise ValueError("must be true or false")
-    return known[value.strip().lower()]
-
-
-def _choice(*choices: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return str(value)
-
-    return parse
-
-
-def _address(value: Any) -> str:
-    text = _text(value)
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not _is_number(port) or not 1 <= int(port) <= 65_535:
-        raise ValueError(f"must be host:port, got {text!r}")
-    return text
-
-
-def _address_or_off(value: Any) -> str:
-    return "off" if value == "off" else _address(value)
-
-
-def _token(value: Any) -> str:
-    """What fits into a header, and cannot be mistaken for its end. It is a secret: no message repeats it."""
-    text = value.strip() if isinstance(value, str) else ""
-    if not 0 < len(text) <= 1_024 or any(not "!" <= character <= "~" for character in text):
-        raise ValueError("must be 1 to 1024 printable ASCII characters without spaces")
-    return text
-
-
-def _archive(value: Any) -> str:
-    text = _text(value)
-    if places.is_s3(text):
-        places.parse_s3(text)
-    elif text.partition("://")[1] and text.partition("://")[0].isalnum():
-        raise ValueError("must be a folder or s3://bucket/prefix; the store's URL is archive_s3_endpoint")
-    return text
-
-
-def _members(value: Any) -> tuple[Member, ...]:
-    """The file's `[[members]]`, or the text `id=peer/client,…`."""
-    if isinstance(value, str):
-        return tuple(_member_of_text(part) for part in value.split(",") if part.strip())
-    if not isinstance(value, list):
-        raise ValueError("must be a list: [[members]] with id, peer and client")
-    found = []
-    for number, row in enumerate(value, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"number {number} must be a table with id, peer and client")
-        for key in row:
-            if key not in ("id", "peer", "client"):
-                raise ValueError(
-                    f"number {number} has an unknown key {key!r}{_did_you_mean(key, ('id', 'peer', 'client'))}"
-                )
-        missing = [key for key in ("id", "peer", "client") if key not in row]
-        if missing:
-            raise ValueError(f"number {number} lacks {' and '.join(missing)}")
-        found.append(Member(_text(row["id"]), _address(row["peer"]), _address(row["client"])))
-    return tuple(found)
-
-
-def _member_of_text(text: str) -> Member:
-    node_id, equals, addresses = text.strip().partition("=")
-    peer, slash, client = addresses.partition("/")
-    if not (equals and slash and node_id):
-        raise ValueError(f"must be id=peer/client, e.g. n1=10.0.0.1:7403/10.0.0.1:7401, got {text.strip()!r}")
-    return Member(node_id, _address(peer), _address(client))
-
-
 SETTINGS: tuple[Setting, ...] = (
-    Setting("node_id", _text, None, "this node's id, one of the members'"),
-    Setting("data_dir", _text, None, "folder for log and state"),
+    Setting("node_id", values_of.text, None, "this node's id, one of the members'"),
+    Setting("data_dir", values_of.text, None, "folder for log and state"),
     Setting(
-        "client_listen", _address, None, "host:port to serve clients on (default: its member entry's client address)"
+        "client_listen",
+        values_of.address,
+        None,
+        "host:port to serve clients on (default: its member entry's client address)",
     ),
-    Setting("peer_listen", _address, None, "host:port to serve peers on (default: its member entry's peer address)"),
+    Setting(
+        "peer_listen", values_of.address, None, "host:port to serve peers on (default: its member entry's peer address)"
+    ),
     Setting(
         "http_listen",
-        _address_or_off,
+        values_of.address_or_off,
         None,
         "host:port for KV Connect (Deno, Node), health and metrics, or off (default: client_listen's port + 1)",
     ),
-    Setting("members", _members, (), "all nodes, this one included: id=peer/client,…  ([[members]] in the file)"),
+    Setting(
+        "members", values_of.members, (), "all nodes, this one included: id=peer/client,…  ([[members]] in the file)"
+    ),
     Setting(
         "join",
-        _truth,
+        values_of.truth,
         False,
         "form no cluster: wait with an empty folder until `kvorum cluster add` or `replace` lets this node in",
         switch=True,
     ),
-    Setting("election_timeout_min_ms", _milliseconds, 500, "shortest time without a leader before a node campaigns"),
-    Setting("election_timeout_max_ms", _milliseconds, 1_000, "longest one"),
-    Setting("heartbeat_ms", _milliseconds, 100, "time between a leader's signs of life"),
-    Setting("lease_ms", _milliseconds, limits.DEFAULT_LEASE, "how long a lost consumer keeps its messages"),
+    Setting(
+        "election_timeout_min_ms", values_of.milliseconds, 500, "shortest time without a leader before a node campaigns"
+    ),
+    Setting("election_timeout_max_ms", values_of.milliseconds, 1_000, "longest one"),
+    Setting("heartbeat_ms", values_of.milliseconds, 100, "time between a leader's signs of life"),
+    Setting("lease_ms", values_of.milliseconds, limits.DEFAULT_LEASE, "how long a lost consumer keeps its messages"),
     Setting(
         "session_idle_ms",
-        _milliseconds,
+        values_of.milliseconds,
         limits.SESSION_IDLE,
         "a client's session is closed after so long without a connection",
     ),
     Setting(
         "min_free_mb",
-        _whole(0, 1 << 30),
+        values_of.whole(0, 1 << 30),
         0,
         "MiB of disk space below which growth is refused (default 0: 5 % of the disk, at least 1024)",
     ),
     Setting(
         "scrub_interval_s",
-        _whole(0, 366 * 86_400),
+        values_of.whole(0, 366 * 86_400),
         3_600,
         "seconds between two slow scans of the state for damage; 0: none",
     ),
     Setting(
         "checkpoint_log_mb",
-        _whole(1, 1 << 16),
+        values_of.whole(1, 1 << 16),
         32,
         "MiB of log after which a checkpoint is made, at the latest; a quarter of the state, if that is more",
     ),
-    Setting("event_loop", _choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"),
-    Setting("log_level", _choice(*LEVELS), "info", "debug, info, warning or error"),
-    Setting("log_format", _choice(*FORMATS), "text", "text (key=value) or json, one line an event"),
+    Setting(
+        "event_loop", values_of.choice("auto", "uvloop", "asyncio"), "auto", "auto takes uvloop where it is installed"
+    ),
+    Setting("log_level", values_of.choice(*LEVELS), "info", "debug, info, warning or error"),
+    Setting("log_format", values_of.choice(*FORMATS), "text", "text (key=value) or json, one line an event"),
     Setting(
         "slow_operation_ms",
-        _whole(0, 86_400_000),
+        values_of.whole(0, 86_400_000),
         500,
         "milliseconds after which an operation is logged as slow; 0: none",
     ),
     Setting(
         "kv_connect_token",
-        _token,
+        values_of.token,
         None,
         "access token for KV Connect, the same on all nodes (default: none; then any bearer token is taken, but from"
         " this machine only)",
         secret=True,
     ),
-    Setting("kv_connect_token_file", _text, None, "file that holds it, in place of kv_connect_token"),
+    Setting("kv_connect_token_file", values_of.text, None, "file that holds it, in place of kv_connect_token"),
     Setting(
         "root_token_file",
-        _text,
+        values_of.text,
         None,
         "file that holds the root token, the same on all nodes: it may do everything, whether or not there are other"
         " tokens (16 printable characters at least)",
     ),
     Setting(
         "kv_connect_open",
-        _truth,
+        values_of.truth,
         False,
         "serve KV Connect to other machines without a token: whoever reaches the port may read and write everything",
         switch=True,
     ),
     Setting(
         "kv_connect_relabel",
-        _choice("auto", "always", "never"),
+        values_of.choice("auto", "always", "never"),
         "auto",
         "show values of Deno >= 2.8 (V8 version 16) as version 15: auto does so for clients that cannot read 16",
     ),
     Setting(
         "kv_connect_held_ms",
-        _whole(100, 30_000),
+        values_of.whole(100, 30_000),
         30_000,
         "how long a request of KV Connect waits for a leader before it is answered with what is known",
     ),
     Setting(
         "tls_cert",
-        _text,
+        values_of.text,
         None,
         "PEM file with this node's certificate, and what is between it and the CA: client port and HTTP port speak TLS",
     ),
-    Setting("tls_key", _text, None, "PEM file with its key"),
-    Setting("tls_client_ca", _text, None, "PEM file of a CA: clients of both ports must show a certificate of it"),
+    Setting("tls_key", values_of.text, None, "PEM file with its key"),
+    Setting(
+        "tls_client_ca", values_of.text, None, "PEM file of a CA: clients of both ports must show a certificate of it"
+    ),
     Setting(
         "tls_ca",
-        _text,
+        values_of.text,
         None,
         "PEM file of the CA of the other nodes' tls_cert, whose leader the HTTP port writes to (default: tls_client_ca,"
         " else peer_ca, else this machine's CAs, which are also meant by `system`)",
     ),
-    Setting("peer_cert", _text, None, "PEM file with this node's certificate for peers, which names it by its id"),
-    Setting("peer_key", _text, None, "PEM file with its key"),
-    Setting("peer_ca", _text, None, "PEM file of the CA whose certificates nodes show each other"),
+    Setting(
+        "peer_cert", values_of.text, None, "PEM file with this node's certificate for peers, which names it by its id"
+    ),
+    Setting("peer_key", values_of.text, None, "PEM file with its key"),
+    Setting("peer_ca", values_of.text, None, "PEM file of the CA whose certificates nodes show each other"),
     Setting(
         "peer_tls",
-        _choice("require", "prefer"),
+        values_of.choice("require", "prefer"),
         None,
         "require, or prefer: speak TLS with peers that do, and in clear with others, while a running cluster changes"
         " from the one to the other (default: require, where there are certificates)",
     ),
     Setting(
         "insecure",
-        _truth,
+        values_of.truth,
         False,
         "listen beyond this machine without what protects a port there: whoever reaches it may do everything",
         switch=True,
     ),
     Setting(
         "archive",
-        _archive,
+        values_of.archive,
         None,
         "folder, or s3://bucket/prefix, into which this node copies its log and backups, so that any moment can be"
         " restored (default: none)",
@@ -351,16 +259,18 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("archive_s3_region", places.region, None, "its region (default: that of the environment, else us-east-1)"),
     Setting(
         "archive_s3_path_style",
-        _choice(*places.PATH_STYLES),
+        values_of.choice(*places.PATH_STYLES),
         "auto",
         "whether the bucket stands in the URL's path: auto does so if there is an archive_s3_endpoint",
     ),
-    Setting("archive_every_s", _whole(1, 86_400), 10, "what was applied is in the archive after so many seconds"),
-    Setting("archive_segment_mb", _whole(1, 1_024), 16, "or when it has become so many MiB"),
-    Setting("archive_base_hours", _whole(1, 24 * 366), 24, "hours between two backups in the archive"),
+    Setting(
+        "archive_every_s", values_of.whole(1, 86_400), 10, "what was applied is in the archive after so many seconds"
+    ),
+    Setting("archive_segment_mb", values_of.whole(1, 1_024), 16, "or when it has become so many MiB"),
+    Setting("archive_base_hours", values_of.whole(1, 24 * 366), 24, "hours between two backups in the archive"),
     Setting(
         "archive_keep_days",
-        _whole(0, 36_600),
+        values_of.whole(0, 36_600),
         0,
         "days that can be restored; what is not needed for that is deleted from the archive (0: nothing is)",
     ),
@@ -382,6 +292,10 @@ _CLIENTS = frozenset(
     f"KVORUM_{name}" for name in ("URL", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE", "SERVER_NAME")
 )
 """Variables of clients, which may stand in the same environment."""
+_OF_CONTAINERS = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
+"""How variables end that Kubernetes puts into containers for each service: one may well be named kvorum."""
+_NEAR = 0.85
+"""Likeness from which on a variable that nobody knows is taken for a typing error."""
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -412,17 +326,20 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
 
 def _from_file(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as source:
-            table = tomllib.load(source)
+        text = file.read_bytes().decode()
+        table = tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigurationError(f"{file} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # not UTF-8, no TOML, or a number of thousands of digits
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
     values = {}
     for key, value in table.items():
+        where = f"{file}{_line(text, key)}"
         if key not in _BY_NAME:
-            raise ConfigurationError(f"{file}: unknown key {key!r}{_did_you_mean(key, _BY_NAME)}")
-        values[key] = _parse(_BY_NAME[key], value, f"{file}: {key}")
+            raise ConfigurationError(f"{where}: unknown key {key!r}{values_of.did_you_mean(key, _BY_NAME)}")
+        values[key] = _parse(_BY_NAME[key], value, f"{where}: {key}")
     if "data_dir" in values:
         # A relative folder is meant as the file's neighbour, not as that of whoever starts the node.
         values["data_dir"] = str(file.parent / values["data_dir"])
@@ -432,19 +349,48 @@ def _from_file(file: Path) -> dict[str, Any]:
     return values
 
 
+def _line(text: str, key: str) -> str:
+    """Where a top-level key of a TOML file stands, for a message; empty if that is not plain to see."""
+    name = rf"""["']?{re.escape(key)}["']?\s*"""
+    for number, line in enumerate(text.split("\n"), 1):
+        if re.match(rf"\s*(\[\[?\s*{name}[.\]]|{name}[.=])", line):
+            return f", line {number}"
+        if line.lstrip().startswith("[["):
+            break  # what follows are its members' keys
+    return ""
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     by_variable = {setting.variable: setting for setting in SETTINGS}
     values = {}
     for variable, text in environment.items():
-        if not variable.startswith(ENV_PREFIX):
-            continue
-        setting = by_variable.get(variable)
-        if setting is not None:
+        if variable in by_variable:
+            setting = by_variable[variable]
             values[setting.name] = _parse(setting, text, f"${variable}")
-        elif variable not in _CLIENTS and difflib.get_close_matches(variable, by_variable, 1, 0.85):
-            # Others may use the prefix for their own ends ($KVORUM_URL is the client's); a near miss is a typing error.
-            raise ConfigurationError(f"unknown variable ${variable}{_did_you_mean(variable, by_variable)}")
+    for variable in strange_variables(environment):
+        # Others may use the prefix for their own ends ($KVORUM_URL is the client's); a near miss is a typing error.
+        meant = _meant(variable, by_variable)
+        if meant is not None:
+            raise ConfigurationError(f"unknown variable ${variable}; did you mean {meant!r}?")
     return values
+
+
+def strange_variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that are neither a setting nor a client's: nobody heeds them."""
+    known = {setting.variable for setting in SETTINGS} | _CLIENTS
+    return sorted(
+        variable
+        for variable in environment
+        if variable.startswith(ENV_PREFIX) and variable not in known and not _OF_CONTAINERS.search(variable)
+    )
+
+
+def _meant(variable: str, known: Iterable[str]) -> str | None:
+    """The setting whose name is a little different, longer or shorter by whole words; None: there is none."""
+    names = list(known)
+    near = difflib.get_close_matches(variable, names, 1, _NEAR)
+    longer = [name for name in names if f"{name}_".startswith(f"{variable}_") or f"{variable}_".startswith(f"{name}_")]
+    return next(iter([*near, *longer]), None)
 
 
 def _parse(setting: Setting, value: Any, where: str) -> Any:
@@ -452,11 +398,6 @@ def _parse(setting: Setting, value: Any, where: str) -> Any:
         return setting.parse(value)
     except ValueError as error:
         raise ConfigurationError(f"{where} {error}") from None
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1, 0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _checked(values: dict[str, Any]) -> NodeConfig:
@@ -535,7 +476,7 @@ def _root_token(file: str | None) -> str:
 def _token_of(setting: str, file: str) -> str:
     try:
         with Path(file).open() as source:
-            return _token(source.read(4_096))
+            return values_of.token(source.read(4_096))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text"
         raise ConfigurationError(f"cannot read {setting} {file}: {reason}") from None

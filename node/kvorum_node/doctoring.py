@@ -13,7 +13,7 @@ from kvorum_raft.errors import ConfigurationError
 from kvorum_raft.tls import identify, load_ca, load_pair, node_name
 
 from .backup.places import S3Place
-from .config import NodeConfig, load
+from .config import SETTINGS, NodeConfig, load, strange_variables
 from .security import is_loopback
 from .space import reserve
 
@@ -72,7 +72,7 @@ def node_facts(file: Path) -> NodeFacts:
         own.client_address,
         tuple(split_address(member.peer_address)[0] for member in others),
         (lambda size: config.min_free_mb * MEBIBYTE) if config.min_free_mb else reserve,
-        tuple(_oddities(config)),
+        (*_oddities(config), *_strange_variables()),
         tuple(certificates(config)),
         _to_members(config),
         config.archive if isinstance(config.archive, Path) else None,
@@ -131,6 +131,22 @@ def _certificate(file: Path, key: Path, what: str, ca: Path | None) -> Certifica
     return Certificate(file, left, doubt=f"others than its owner may read {key}" if others else "")
 
 
+def _changed(config: NodeConfig, prefix: str) -> list[str]:
+    """Settings whose names begin so and that are not at their defaults."""
+    return [
+        setting.name
+        for setting in SETTINGS
+        if setting.name.startswith(prefix) and getattr(config, setting.name, setting.default) != setting.default
+    ]
+
+
+def _strange_variables() -> list[tuple[str, str]]:
+    return [
+        (f"the variable ${name} is no setting: nobody heeds it", "see kvorum node --help for those that there are")
+        for name in strange_variables(os.environ)
+    ]
+
+
 def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
     found = []
     number = len(config.members)
@@ -140,8 +156,17 @@ def _oddities(config: NodeConfig) -> list[tuple[str, str]]:
         found.append(
             (f"it lists {number} members, an even number", "a cluster of 3 survives as many losses as one of 4")
         )
-    if config.kv_connect_open:
+    if config.kv_connect_open and config.kv_connect_token:
+        found.append(
+            ("kv_connect_open says that no token is needed, kv_connect_token that one is, which counts", "drop one")
+        )
+    elif config.kv_connect_open:
         found.append(("KV Connect is open to whoever reaches the port", "set kv_connect_token"))
+    idle = [] if config.archive is not None else _changed(config, "archive_")
+    if idle:
+        found.append(
+            (f"{' and '.join(idle)} without archive: nothing is archived", "set archive, or drop what is idle")
+        )
     listens = (config.client_listen, config.http_listen, config.peer_listen)
     if config.insecure and not all(is_loopback(address) for address in listens if address):
         found.append(

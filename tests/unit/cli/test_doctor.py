@@ -412,6 +412,25 @@ def test_a_key_that_others_may_read(tmp_path: Path, certificates: Path) -> None:
     assert states == ["ok", "warn", "ok", "warn"]
 
 
+def odd(folder: Path, **more: str) -> list[str]:
+    """What is said of the configuration besides that it can be read."""
+    found = rows(run("--config", str(write_config(folder, **more)), "--json", status=1))
+    return [row["told"] for row in found if (row["check"], row["state"]) == ("configuration", "warn")]
+
+
+def test_settings_that_contradict_each_other_or_do_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = odd(tmp_path)
+    (archive,) = set(odd(tmp_path, archive_keep_days="30", archive_every_s="5")) - set(usual)
+    assert archive == "archive_every_s and archive_keep_days without archive: nothing is archived"
+    (tmp_path / "archive").mkdir()
+    assert odd(tmp_path, archive_keep_days="30", archive="archive") == usual
+    (both,) = set(odd(tmp_path, kv_connect_open="true", kv_connect_token="x")) - set(usual)
+    assert "kv_connect_open" in both and "kv_connect_token" in both and "which counts" in both
+    monkeypatch.setenv("KVORUM_COLOUR", "red")
+    (variable,) = set(odd(tmp_path)) - set(usual)
+    assert "$KVORUM_COLOUR is no setting" in variable
+
+
 # ---- kvorum node --check-config
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvorum_node.backup.places import S3Place, Service
-from kvorum_node.config import SETTINGS, load
+from kvorum_node.config import SETTINGS, load, strange_variables
 from kvorum_node.logs import Format, LineFormatter
-from kvorum_node.main import _parser, check_ports
+from kvorum_node.main import _parser, check_ports, main
 from kvorum_raft.errors import ConfigurationError
 
 GOOD = """
@@ -264,3 +264,109 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
     assert "hidden" not in told
     assert "for an archive s3://" in refused(tmp_path, 'archive_s3_region = "eu-1"\narchive = "folder"\n' + GOOD)
     assert "must be one of auto, always, never" in refused(tmp_path, 'archive_s3_path_style = "yes"\n' + GOOD)
+
+
+# ---- the operator's slips
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("KVORUM_DATADIR", "KVORUM_DATA_DIR"),
+        ("KVORUM_DATA", "KVORUM_DATA_DIR"),
+        ("KVORUM_TLS_KEY_FILE", "KVORUM_TLS_KEY"),
+        ("KVORUM_TLS", "KVORUM_TLS_CA"),
+        ("KVORUM_LEASE", "KVORUM_LEASE_MS"),
+        ("KVORUM_LEASE_S", "KVORUM_LEASE_MS"),
+        ("KVORUM_ELECTION_TIMEOUT_MS", "KVORUM_ELECTION_TIMEOUT_MIN_MS"),
+        ("KVORUM_NODE", "KVORUM_NODE_ID"),
+        ("KVORUM_MEMBER", "KVORUM_MEMBERS"),
+    ],
+)
+def test_a_variable_that_is_misspelt_longer_or_shorter_is_refused(tmp_path: Path, variable: str, meant: str) -> None:
+    message = refused(tmp_path, GOOD, {variable: "1"})
+    assert f"${variable}" in message and f"did you mean {meant!r}?" in message
+
+
+def test_what_containers_find_in_their_environment_is_no_slip(tmp_path: Path) -> None:
+    """Kubernetes names variables after services: this one is `kvorum-peer`, whose KVORUM_PEER_PORT looks like
+    KVORUM_PEER_CERT."""
+    place = "tcp://10.0.0.1:7403"
+    environment = {
+        "KVORUM_PEER_SERVICE_HOST": "10.0.0.1",
+        "KVORUM_PEER_SERVICE_PORT": "7403",
+        "KVORUM_PEER_SERVICE_PORT_PEERS": "7403",
+        "KVORUM_PEER_PORT": place,
+        "KVORUM_PEER_PORT_7403_TCP": place,
+        "KVORUM_PEER_PORT_7403_TCP_ADDR": "10.0.0.1",
+        "KVORUM_ARCHIVE_SERVICE_HOST": "10.0.0.1",
+    }
+    assert load(write(tmp_path, GOOD), environment, {}).node_id == "n1"
+    assert strange_variables(environment) == []
+
+
+def test_what_nobody_heeds_is_found() -> None:
+    environment = {"KVORUM_COLOUR": "red", "KVORUM_URL": "x", "KVORUM_LEASE_MS": "1", "PATH": "/bin"}
+    assert strange_variables(environment) == ["KVORUM_COLOUR"]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ('lease_ms = "30s"', ["lease_ms", "milliseconds", "'30s'"]),
+        ("lease_ms = 30.0", ["lease_ms", "milliseconds", "30.0"]),
+        ('min_free_mb = "1GB"', ["min_free_mb", "whole number", "'1GB'"]),
+        ("archive_keep_days = -1", ["archive_keep_days", "-1"]),
+        ('join = "perhaps"', ["join", "true or false", "'perhaps'"]),
+        ('log_level = "loud"', ["log_level", "debug", "'loud'"]),
+        ("log_level = [1]", ["log_level", "debug", "[1]"]),
+        ("client_listen = 7401", ["client_listen", "text", "7401"]),
+        ("hartbeat_ms = 1", ["hartbeat_ms", "heartbeat_ms"]),
+        ("'hartbeat_ms' = 1", ["hartbeat_ms", "heartbeat_ms"]),
+        ("tls.cert = 1", ["'tls'", "tls_c"]),
+    ],
+)
+def test_a_wrong_line_is_named_with_its_number_and_what_it_says(tmp_path: Path, line: str, names: list[str]) -> None:
+    message = refused(tmp_path, f"# a comment\n\n{line}\n{GOOD.replace('lease_ms = 1000', '')}")
+    assert "node.toml, line 3: " in message
+    assert all(name in message for name in names), message
+
+
+def test_a_table_that_is_no_setting_is_named_with_its_line(tmp_path: Path) -> None:
+    assert "node.toml, line 3: unknown key 'tls'" in refused(tmp_path, '# one\n\n[tls]\ncert = "x"\n')
+
+
+@pytest.mark.parametrize("variable", ["KVORUM_LEASE_MS", "KVORUM_JOIN", "KVORUM_LOG_LEVEL", "KVORUM_MIN_FREE_MB"])
+def test_a_wrong_variable_is_named_with_what_it_says(tmp_path: Path, variable: str) -> None:
+    message = refused(tmp_path, GOOD, {variable: "5 minutes"})
+    assert message.startswith(f"${variable} must be ") and "'5 minutes'" in message
+
+
+def test_a_setting_below_the_members_is_told_where_it_belongs(tmp_path: Path) -> None:
+    """In TOML it is the last member's key there."""
+    for key in ("slow_operation_ms", "client_listen"):
+        message = refused(tmp_path, f'{GOOD}{key} = "5"\n')
+        assert f"members number 2 has an unknown key '{key}'; settings of the node stand above" in message
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 3_000 + "]" * 3_000])
+def test_what_the_parser_of_toml_chokes_on_is_one_line(tmp_path: Path, value: str) -> None:
+    assert "node.toml is not valid TOML" in refused(tmp_path, f"lease_ms = {value}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--leas-ms", "5"), "unrecognized arguments: --leas-ms 5; did you mean --lease-ms?"),
+        (("--lease-ms",), "argument --lease-ms: expected one argument"),
+        (("n1.toml",), "unrecognized arguments: n1.toml; --help shows all flags"),
+        (("--lease-ms", "5s"), "--lease-ms must be a whole number of milliseconds"),
+    ],
+)
+def test_a_wrong_flag_is_a_wrong_setting(
+    words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A supervisor must not start such a node again and again: status 78."""
+    assert main(["--config", str(write(tmp_path, GOOD)), "--check-config", *words]) == 78
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kvorum node: {told}")
