@@ -1,7 +1,7 @@
 """Calls of a node's Admin service: finds the leader, goes where it is sent, and tells errors truthfully."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -61,7 +61,7 @@ class AdminClient:
     async def members(self, timeout: float) -> pb.MembersResponse:
         """What the leader says; if there is none within `timeout` seconds, what the first node that answers says.
 
-        Errors: ConnectFailed.
+        Errors: ConnectFailed; InvalidArgument if they are of different clusters.
         """
         began = self._loop.time()
         deadline = began + timeout
@@ -142,6 +142,7 @@ class AdminClient:
         left = max(0.05, min(PROBE, deadline - self._loop.time()))
         asked = await asyncio.gather(*(self._view(address, left) for address in self._addresses))
         views = [view for view in asked if isinstance(view, pb.MembersResponse)]
+        _require_one_cluster(zip(self._addresses, asked, strict=True))
         for address, view in zip(self._addresses, asked, strict=True):
             if isinstance(view, pb.MembersResponse) and view.node_id:
                 self._met[view.node_id] = address
@@ -193,6 +194,17 @@ class AdminClient:
         if address is None:
             raise errors.Unavailable(f"the leader's address is {leader.address!r}, which cannot be used; not done")
         return address
+
+
+def _require_one_cluster(asked: Iterable[tuple[Address, pb.MembersResponse | str]]) -> None:
+    """A change must not go to whichever of two clusters had more elections. Raises InvalidArgument."""
+    clusters: dict[str, list[str]] = {}
+    for address, view in asked:
+        if isinstance(view, pb.MembersResponse) and view.cluster_id:
+            clusters.setdefault(view.cluster_id.hex(), []).append(name(address))
+    if len(clusters) > 1:
+        told = "; ".join(f"{', '.join(places)}: {cluster}" for cluster, places in clusters.items())
+        raise errors.InvalidArgument(f"these addresses are of different clusters, name those of one: {told}")
 
 
 def _judge(error: grpc.aio.AioRpcError) -> None:

@@ -45,8 +45,8 @@ async def doctor_command(options: Options, config: Path | None) -> int | None:
     """Look for what is often wrong: clocks, disks, ports, certificates, versions, settings, members.
 
     With --url a cluster is asked, with --config the machine of one node is looked at as well. On the disk of the data
-    folder a small file is written, synced and deleted. Each check is ok, warn or FAIL; with a FAIL the exit status
-    is 1.
+    folder a small file is written, synced and deleted. Each check is ok, warn or FAIL, with --json an object of its
+    own; with a FAIL the exit status is 1.
     """
     if config is None and not options.url:
         fail(USAGE, "what shall be looked at? give --config FILE of a node, or --url (or KVORUM_URL)")
@@ -130,8 +130,8 @@ async def look_at_cluster(addresses: tuple[Address, ...], options: Options) -> l
             known = set()
         addresses = tuple(dict.fromkeys([*addresses, *sorted(known)]))
     answers = await asyncio.gather(*(ask(address, options) for address in addresses))
-    # One node may have been asked under two names.
-    return judge(list({told.name: told for told in answers}.values()), view)
+    # One node may have been asked under two names; one of the same name in another cluster is another one.
+    return judge(list({(told.name, told.cluster): told for told in answers}.values()), view)
 
 
 async def ask(address: Address, options: Options) -> Told:

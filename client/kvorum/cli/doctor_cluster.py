@@ -41,6 +41,11 @@ class Told:
         """Its id, or its address if it did not tell."""
         return self.address if self.status is None else self.status.node_id or self.address
 
+    @property
+    def cluster(self) -> bytes:
+        """The id of its cluster; empty if it did not tell."""
+        return b"" if self.status is None else self.status.cluster_id
+
 
 def judge(answers: Sequence[Told], members: pb.MembersResponse | None) -> list[Finding]:
     """All that can be seen from outside. `members`: the leader's view if it can be had, else anybody's."""

@@ -90,6 +90,18 @@ async def test_without_a_leader_the_members_are_shown_and_nothing_is_changed() -
         assert node.administration.asked == []
 
 
+async def test_nothing_is_changed_in_either_of_two_clusters() -> None:
+    """After a restore, say: both have a node n1 that leads, and the addresses are of both."""
+    async with FakeNode("n1") as old, FakeNode("n1", cluster=b"n" * 16) as new, FakeNode("n2", cluster=b"") as empty:
+        for words in (("members",), ("promote", "n2"), ("remove", "n2"), ("remove", "n2", "--dry-run"), ("transfer",)):
+            line = error_line(await shell(old, new, words=words, status=2))
+            assert "of different clusters" in line
+            assert f"{old.address}: {old.cluster.hex()}" in line and f"{new.address}: {new.cluster.hex()}" in line
+        assert old.administration.asked == new.administration.asked == []
+        # one that waits to be let in is of none yet
+        await shell(old, empty, words=("promote", "n2"))
+
+
 async def test_a_change_follows_leadership_that_moves_meanwhile() -> None:
     async with FakeNode("n2") as successor, FakeNode("n1") as node:
         successor.other_leader = node.member

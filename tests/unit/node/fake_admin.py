@@ -62,7 +62,7 @@ class _Service:
         self.slow = SlowLog(0.0, float)
         self.tracing = None
         self.consensus = SimpleNamespace(status=node.status)
-        self.store = SimpleNamespace(cluster_id=CLUSTER, auth=NONE)
+        self.store = SimpleNamespace(cluster_id=node.cluster, auth=NONE)
         self.access = Access(cast("Store", self.store), asyncio.get_running_loop(), lambda: 0)
 
     @property
@@ -85,8 +85,16 @@ class _Service:
 class FakeNode:
     """One node of a cluster: `async with FakeNode("n1") as node`. It leads unless `leader` names another one."""
 
-    def __init__(self, node_id: str, *, peers: tuple[PeerView, ...] = (), leader: Member | None = None) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        peers: tuple[PeerView, ...] = (),
+        leader: Member | None = None,
+        cluster: bytes = CLUSTER,
+    ) -> None:
         self.node_id = node_id
+        self.cluster = cluster
         self.peers = peers
         self.other_leader = leader
         self.leaderless = False
@@ -132,7 +140,7 @@ class FakeNode:
     def status(self) -> Status:
         return Status(
             self.node_id,
-            CLUSTER,
+            self.cluster,
             "leader" if self.leads else "follower",
             7,
             self._known_leader(),
