@@ -17,6 +17,7 @@ RUN python3 -m venv --without-pip /build/tools \
     && python3 -m pip --python /build/tools/bin/python3 wheel --no-cache-dir --require-hashes --no-build-isolation -r /build/image.txt -w /build/wheels
 COPY pyproject.toml README.md LICENSE /build/source/
 COPY client/kvorum /build/source/client/kvorum
+COPY client/kvorum_command /build/source/client/kvorum_command
 COPY raft/kvorum_raft /build/source/raft/kvorum_raft
 COPY node/kvorum_node /build/source/node/kvorum_node
 # The environment has no pip: nothing is installed into a running node.

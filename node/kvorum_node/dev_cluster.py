@@ -206,7 +206,14 @@ class DevCluster:
 
     def stop(self) -> None:
         """End every node in order; kill what does not end."""
-        running = [number for number in range(self.nodes) if self.pid(number)]
+        self._stop(range(self.nodes))
+
+    def stop_started(self) -> None:
+        """The same of the nodes that this object has started."""
+        self._stop(sorted(self._children))
+
+    def _stop(self, numbers: Sequence[int]) -> None:
+        running = [number for number in numbers if self.pid(number)]
         for number in running:
             pid = self.pid(number)
             if pid:

@@ -1,4 +1,4 @@
-"""The command line of `dev_cluster`: python -m kvorum_node.dev_command up|status|kill N|start N|down [--dir FOLDER]."""
+"""The command line of `dev_cluster`: python -m kvorum_node.dev up|status|kill N|start N|down [--dir FOLDER]."""
 
 import argparse
 import os
@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvorum.cli.interrupts import interruptible, status_of
+
 from .dev_cluster import FIRST_PORT, PORTS_PER_NODE, ClusterFailed, DevCluster
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; node numbers count from 1."""
+    """The command line; node numbers count from 1. Ctrl-C and SIGTERM end the nodes that it has started."""
     parser = argparse.ArgumentParser(prog="scripts/cluster", description="Three nodes to play with.")
     parser.add_argument(
         "--dir",
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start all nodes").add_argument(
-        "--port", type=int, default=FIRST_PORT, help=f"first port of a new cluster (default: {FIRST_PORT})"
+        "--port", type=_port, help=f"first port of a new cluster (default: {FIRST_PORT})"
     )
     commands.add_parser("status", help="show them")
     for name, what in (("kill", "kill -9 a node"), ("start", "start a node again")):
@@ -31,12 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--wipe", action="store_true"
     )
     options = parser.parse_args(arguments)
-    first = getattr(options, "port", FIRST_PORT)
+    first = getattr(options, "port", None) or FIRST_PORT
     ports = [(first + PORTS_PER_NODE * number, first + 2 + PORTS_PER_NODE * number) for number in range(3)]
     cluster = DevCluster(Path(options.dir), ports=ports)
     try:
-        status = _command(cluster, options)
-        sys.stdout.flush()
+        with interruptible():
+            status = _command(cluster, options)
+            sys.stdout.flush()
+    except KeyboardInterrupt as interrupt:
+        cluster.stop_started()
+        return status_of(interrupt)
     except ClusterFailed as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -45,6 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+def _port(text: str) -> int:
+    """The first of those that three nodes take."""
+    most = 65_535 - 2 * PORTS_PER_NODE - 2
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"a port from 1 to {most}, got {text!r}")
+    return int(text)
 
 
 def _node(text: str) -> int:
@@ -57,6 +71,13 @@ def _node(text: str) -> int:
 
 def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
     if options.command == "up":
+        if options.port is not None and cluster.config(0).exists() and not _begins_at(cluster, options.port):
+            print(
+                f"the cluster in {cluster.base_dir} has its ports, from {cluster.client_address(0)} on: --port is for a"
+                " new one; end and remove this one with: down --wipe",
+                file=sys.stderr,
+            )
+            return 2
         cluster.start_all()
         _greet(cluster)
         return 0
@@ -85,6 +106,10 @@ def _command(cluster: DevCluster, options: argparse.Namespace) -> int:
     else:
         _show(cluster)
     return 0
+
+
+def _begins_at(cluster: DevCluster, port: int) -> bool:
+    return cluster.client_address(0).endswith(f":{port}")
 
 
 def _kill(cluster: DevCluster, number: int) -> None:
@@ -128,7 +153,3 @@ def _show(cluster: DevCluster) -> None:
                 f"n{number + 1}  {answer.role:<9} pid {pid:<7} {cluster.client_address(number)}  term {answer.term}"
                 f"  applied {answer.applied_index}  hash {answer.state_hash.hex()[:12]}"
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,16 +7,18 @@ why); 73 the disk is full; 70 stopped by a fault of the disk or the state.
 import argparse
 import asyncio
 import contextlib
+import difflib
 import errno
 import gc
 import logging
 import os
+import re
 import signal
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvorum._version import __version__
 from kvorum.errors import KvorumError
@@ -27,7 +29,7 @@ from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT, NO_ROOM, exit_code
 
 from . import logs
-from .config import SETTINGS, NodeConfig, load
+from .config import SETTINGS, NodeConfig, load, strange_variables
 from .descriptors import raise_limit
 
 _PARTS = ("state", "raft", "checkpoints", "backup")
@@ -40,23 +42,29 @@ logger = logging.getLogger("kvorum.node")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until SIGTERM or SIGINT. Returns the exit status."""
-    options = vars(_parser().parse_args(arguments))
-    file, only_check = options.pop("config"), options.pop("check_config")
-    flags = {name: text for name, text in options.items() if text is not None}
     try:
+        options = vars(_parser().parse_args(arguments))
+        file, only_check = options.pop("config"), options.pop("check_config")
+        flags = {name: text for name, text in options.items() if text is not None}
         config = load(None if file is None else Path(file), os.environ, flags)
         if only_check:
             return _check(config)
         logs.set_up(config.node_id, config.log_level, "json" if config.log_format == "json" else "text")
+        for name in strange_variables(os.environ):
+            logger.warning("the variable $%s is no setting: nobody heeds it", name)
         raise_limit()
         check_ports(config)
         os.umask(0o077)  # whatever a node writes holds its data: nobody else reads it
         prepare_folder(config.data_dir)
-        return _run(lambda: serve(config), config.event_loop)
+        with _ended_on_the_spot():
+            return _run(lambda: serve(config), config.event_loop)
     except RaftFault as fault:
         return _refuse(fault, exit_code(fault))
     except (ConfigurationError, KvorumError, OSError) as error:
         return _refuse(error, _status(error))
+    except ModuleNotFoundError as error:
+        extra = ConfigurationError(f'a node needs the extra "node": pip install "kvorum[node]" ({error})')
+        return _refuse(extra, EXIT_CONFIGURATION)
 
 
 def _status(error: Exception) -> int:
@@ -72,8 +80,29 @@ def _status(error: Exception) -> int:
     return EXIT_CONFIGURATION
 
 
+@contextlib.contextmanager
+def _ended_on_the_spot() -> Iterator[None]:
+    """Until `serve` listens to SIGTERM and SIGINT itself nothing is held that must be let go. By their own action they
+    would leave a traceback, or, sent to the first process of a container, do nothing at all."""
+    former = {number: signal.signal(number, lambda *_: os._exit(0)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A wrong flag is a wrong setting: one line, and the status after which no supervisor tries again."""
+
+    def error(self, message: str) -> NoReturn:
+        strange = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        near = difflib.get_close_matches(strange[1], list(self._option_string_actions), 1) if strange else []
+        raise ConfigurationError(f"{message}; {f'did you mean {near[0]}?' if near else '--help shows all flags'}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kvorum node",
         description="Run one node of a cluster. Settings come from the file, $KVORUM_… variables and flags;"
         " the later ones win.",

@@ -32,6 +32,7 @@ def test_the_wheel_holds_all_three_packages_and_their_type_markers(wheel: Path) 
     for package in ("kvorum", "kvorum_raft", "kvorum_node"):
         assert f"{package}/__init__.py" in names
         assert f"{package}/py.typed" in names
+    assert "kvorum_command/__init__.py" in names
     assert "kvorum/_proto/kvorum_pb2.py" in names
     assert "kvorum_raft/_proto/raft_pb2.py" in names
     assert not [name for name in names if name.startswith(("tests", "examples", "scripts", "bench"))]
@@ -57,3 +58,8 @@ asyncio.run(main())
     assert "kvorum[node]" in run(python, "-W", "error", "-c", program, cwd=tmp_path)
     installed = run(python, "-c", "import kvorum; print(kvorum.__file__)", cwd=tmp_path)
     assert str(tmp_path) in installed
+    told = subprocess.run(
+        [python.with_name("kvorum"), "get"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == 'kvorum: the command line needs the extra "cli": pip install "kvorum[cli]"\n'

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCANNED = ("client/kvorum", "raft/kvorum_raft", "node/kvorum_node")
+SCANNED = ("client/kvorum", "client/kvorum_command", "raft/kvorum_raft", "node/kvorum_node")
 
 _MESSAGE = "one gRPC message, which is refused above a limit"
 _OPERATOR = "a file that the operator names in the configuration"

@@ -1,5 +1,6 @@
 """The `kvorum` command. Needs the extra `cli`; only `main` is here, so that a missing extra can be told in one line."""
 
+import io
 import sys
 
 __all__ = ["main"]
@@ -14,4 +15,7 @@ def main() -> None:
             raise
         print('kvorum: the command line needs the extra "cli": pip install "kvorum[cli]"', file=sys.stderr)
         sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal has no signs for, as Python writes it
     kvorum()

@@ -1,5 +1,5 @@
 """`python -m kvorum.cli`."""
 
-from kvorum.cli import main
+from kvorum_command import main
 
 main()

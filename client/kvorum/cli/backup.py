@@ -1,6 +1,7 @@
 """`kvorum backup …`: a database to a file, and back."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -15,8 +16,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.admin import AdminClient
+from kvorum.cli.interrupts import completed, ends_by_signals
 from kvorum.cli.session import (
-    INTERRUPTED,
     OK,
     UNAVAILABLE,
     USAGE,
@@ -32,7 +33,7 @@ from kvorum.cli.session import (
 )
 from kvorum.cli.stores import store_options
 from kvorum.cluster.route import Address, name
-from kvorum.target import Folder
+from kvorum.target import Cluster, Folder
 
 SILENCE: Final = 60.0
 """Seconds without a sign of the node that makes the backup."""
@@ -60,10 +61,10 @@ def backup_group() -> None:
 @cluster_options("10s")
 @store_options
 @runs
-async def save_command(
+def save_command(
     options: Options, file: str, store: Any, node_id: str | None, stale: bool, overwrite: bool
 ) -> int | None:
-    """Write a backup to FILE, or to standard output.
+    """Write a backup to FILE, or to standard output (then what is printed goes to standard error).
 
     A cluster goes on working meanwhile; an embedded database must not be open. FILE appears when it is whole and on the
     disk. What was acknowledged before the command began is in it; the bookmark that is printed says up to which
@@ -72,7 +73,7 @@ async def save_command(
     from kvorum_node.backup import commands
 
     target = options.target
-    if not overwrite and await asyncio.to_thread(commands.is_there, file, store):
+    if not overwrite and commands.is_there(file, store):
         raise errors.InvalidArgument(f"{file} is there already: choose another name, or --overwrite")
     try:
         with commands.output(file, store, replace=overwrite) as sink, bar("backup") as show:
@@ -81,8 +82,7 @@ async def save_command(
                     raise errors.InvalidArgument("a private database is gone when its process ends")
                 header = commands.save_folder(Path(target.path), sink, show)
             else:
-                async with AdminClient(target.addresses, options.channel_tls, options.shown_token) as client:
-                    header = await _save_cluster(client, commands.Saver(sink), show, node_id, options.timeout, stale)
+                header = completed(_save_cluster(target, options, commands.Saver(sink), show, node_id, stale))
     except BrokenPipeError as error:
         # Elsewhere that means `| head`, and is fine. Nobody may take half a backup for one.
         drop_stdout()
@@ -98,7 +98,7 @@ async def save_command(
         raise errors.Unavailable(f"no backup was made: {error}") from error
     told = {"file": file, **header_json(header)}
     if file == commands.STANDARD:
-        note(_saved(told))
+        note(json.dumps(told) if options.as_json else _saved(told))
     elif options.as_json:
         print_json(told)
     else:
@@ -114,22 +114,23 @@ def _saved(told: dict[str, Any]) -> str:
 
 
 async def _save_cluster(
-    client: AdminClient, saver: Any, show: Show, node_id: str | None, timeout: timedelta, stale: bool
+    target: Cluster, options: Options, saver: Any, show: Show, node_id: str | None, stale: bool
 ) -> pb.BackupHeader:
-    view = await client.members(timeout / timedelta(seconds=1))
     problems: list[str] = []
-    for member in candidates(view, node_id):
-        address = client.address_of(member)
-        if address is None:
-            continue
-        try:
-            await _receive(client, address, saver, show, stale=stale)
-            header: pb.BackupHeader = await asyncio.to_thread(saver.finish)
-            return header
-        except (errors.Unavailable, errors.Overloaded, errors.DeadlineExceeded) as error:
-            problems.append(str(error))
-            if saver.size:
-                break  # the rest must come from the same state
+    async with AdminClient(target.addresses, options.channel_tls, options.shown_token) as client:
+        view = await client.members(options.timeout / timedelta(seconds=1))
+        for member in candidates(view, node_id):
+            address = client.address_of(member)
+            if address is None:
+                continue
+            try:
+                await _receive(client, address, saver, show, stale=stale)
+                header: pb.BackupHeader = await asyncio.to_thread(saver.finish)
+                return header
+            except (errors.Unavailable, errors.Overloaded, errors.DeadlineExceeded) as error:
+                problems.append(str(error))
+                if saver.size:
+                    break  # the rest must come from the same state
     raise errors.Unavailable(f"no backup was made: {'; '.join(problems) or 'no node can be reached'}")
 
 
@@ -167,11 +168,11 @@ def offline(function: Callable[P, None]) -> Callable[P, None]:
         from kvorum_node.backup import commands
 
         try:
-            function(*arguments, **options)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+            ends_by_signals(function)(*arguments, **options)
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
+        except BrokenPipeError:
+            drop_stdout()  # the reader went away, e.g. `kvorum pitr list | head`
         except (errors.KvorumError, *commands.PROBLEMS) as error:
             fail(USAGE if isinstance(error, (ValueError, FileNotFoundError)) else UNAVAILABLE, file_trouble(error))
 

@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from kvorum import certificates, errors
-from kvorum.cli.session import UNAVAILABLE, USAGE, echo, fail, print_json
+from kvorum.cli.interrupts import ends_by_signals
+from kvorum.cli.session import UNAVAILABLE, USAGE, drop_stdout, echo, fail, print_json
 
 P = ParamSpec("P")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,7 +33,10 @@ def _runs(action: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(action)
     def run(*arguments: P.args, **options: P.kwargs) -> None:
         try:
-            action(*arguments, **options)
+            ends_by_signals(action)(*arguments, **options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            drop_stdout()
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
         except ModuleNotFoundError as error:
@@ -41,7 +45,6 @@ def _runs(action: Callable[P, None]) -> Callable[P, None]:
             fail(USAGE, 'certificates need the extra "node": pip install "kvorum[node]"')
         except OSError as error:
             fail(UNAVAILABLE, f"{error.filename or 'a file'}: {error.strerror or error}")
-        sys.stdout.flush()
 
     return run
 
@@ -102,7 +105,7 @@ def client_command(folder: Path, name: str, days: int, force: bool, as_json: boo
 
 @certs_group.command("show")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@_JSON
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object for each certificate.")
 @_runs
 def show_command(file: Path, as_json: bool) -> None:
     """Print what the certificates of FILE say."""

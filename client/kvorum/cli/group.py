@@ -90,6 +90,15 @@ class LazyGroup(click.Group):
         hint = f"did you mean `kvorum {guess}`?" if guess else "`kvorum --help` shows those that there are."
         raise click.UsageError(f"no such command {name!r}; {hint}", ctx)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click's; a command that needs more than was installed says what to install."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            from kvorum.cli.session import USAGE, fail, missing_extra
+
+            fail(USAGE, missing_extra(error))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's; options of commands that stand before the command are told where they belong."""
         try:
@@ -129,5 +138,8 @@ def kvorum() -> None:
 
     \b
     Exit status: 0 done, 1 not found or check failed, 2 wrong usage, or else nothing that repeating would mend,
-                 3 unavailable (certainly nothing was applied), 4 unknown outcome.
+                 3 unavailable (certainly nothing was applied), 4 unknown outcome, 130 Ctrl-C, 143 SIGTERM.
+
+    With --json every line of standard output is one JSON document, and lists are one line for each of their items. What
+    went wrong is no JSON: the exit status says it, and a line on standard error.
     """

@@ -1,9 +1,15 @@
 """`kvorum node`: runs one node of a cluster in this process."""
 
 import sys
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
+
+from kvorum.cli.session import fail, missing_extra
+
+REFUSED: Final = 78
+"""The exit status of a node that cannot start."""
 
 
 class NodeCommand(click.Command):
@@ -35,8 +41,6 @@ def node_command(arguments: tuple[str, ...]) -> None:
     """Run one node of a cluster (--config FILE; --help for all settings)."""
     try:
         from kvorum_node.main import main
-    except ImportError as error:
-        raise click.ClickException(
-            f"running a node needs the extra 'node': pip install 'kvorum[node]' ({error})"
-        ) from error
+    except ModuleNotFoundError as error:
+        fail(REFUSED, missing_extra(error))
     sys.exit(main(arguments))

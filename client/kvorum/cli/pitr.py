@@ -1,6 +1,6 @@
 """`kvorum pitr …`: any moment that an archive of the log leads to."""
 
-import asyncio
+import contextlib
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cli.backup import bar, moment, node_options, offline, print_restored, restore_place
 from kvorum.cli.cluster import parse_moment
 from kvorum.cli.entries import integers_hint
+from kvorum.cli.interrupts import completed
 from kvorum.cli.session import (
     OK,
     UNAVAILABLE,
@@ -165,7 +166,7 @@ def verify_command(
 @tls_options
 @store_options
 @runs_without_url
-async def restore_command(
+def restore_command(
     options: Options,
     archive: Path | str,
     store: Any,
@@ -192,13 +193,12 @@ async def restore_command(
         raise errors.InvalidArgument("--prefix and --into belong together, and --dry-run to them")
     try:
         wanted = commands.goal(bookmark, _moment(at), latest=latest)
-        place = commands.place_of(archive, store)
-        catalog = await asyncio.to_thread(commands.archive, place, cluster)
+        catalog = commands.archive(commands.place_of(archive, store), cluster)
         if prefix is not None:
-            return await _put_back(options, catalog, wanted, prefix, scratch, dry_run=dry_run)
+            return _put_back(options, catalog, wanted, prefix, scratch, dry_run=dry_run)
         folder, member = restore_place(**where)
         with bar("entries") as show:
-            restored = await asyncio.to_thread(commands.restore_archive, catalog, wanted, folder, member, show)
+            restored = commands.restore_archive(catalog, wanted, folder, member, show)
         print_restored(restored, folder, member, options.as_json)
     except commands.PROBLEMS as error:
         if isinstance(error, (errors.KvorumError, OSError)):
@@ -211,22 +211,21 @@ def _moment(text: str | None) -> int | None:
     return None if text is None else parse_moment(text, time.time_ns() // 1_000_000)
 
 
-async def _put_back(
-    options: Options, catalog: Any, wanted: Any, prefix: str, scratch: Path | None, *, dry_run: bool
-) -> int:
+def _put_back(options: Options, catalog: Any, wanted: Any, prefix: str, scratch: Path | None, *, dry_run: bool) -> int:
     from kvorum_node.backup import commands
 
     selected = select(options.key(prefix), None, None)
-    with bar("entries") as show:
-        stack = commands.state_of(catalog, wanted, scratch, show)
-        snapshot = await asyncio.to_thread(stack.__enter__)
-    try:
+
+    async def work(snapshot: Any) -> Any:
         async with options.open() as kv:
             link = kv._link
-            work = commands.PutBack(snapshot, link.backend, selected.start, selected.end, timeout=link.timeout)
-            counts = await (work.compare() if dry_run else work.run())
-    finally:
-        await asyncio.to_thread(stack.__exit__, None, None, None)
+            job = commands.PutBack(snapshot, link.backend, selected.start, selected.end, timeout=link.timeout)
+            return await (job.compare() if dry_run else job.run())
+
+    with contextlib.ExitStack() as stack:
+        with bar("entries") as show:
+            snapshot = stack.enter_context(commands.state_of(catalog, wanted, scratch, show))
+        counts = completed(work(snapshot))
     if not (counts.set or counts.deleted or counts.same or counts.expired):
         note(f"no key lies below {prefix}, neither then nor now{integers_hint(options.key(prefix), options)}")
     if options.as_json:

@@ -1,6 +1,5 @@
 """What all commands share: options, opening the database, errors and exit statuses, printing."""
 
-import asyncio
 import contextlib
 import functools
 import io
@@ -8,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.text import Text
 import kvorum
 from kvorum import errors, tokens
 from kvorum.cli import notation
+from kvorum.cli.interrupts import INTERRUPTED, TERMINATED, completed, interruptible, status_of
 from kvorum.keys import Key
 from kvorum.target import Cluster, Folder, parse_target
 from kvorum.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, ChannelTls, Tls
@@ -32,7 +32,6 @@ NOT_FOUND: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 UNKNOWN: Final = 4
-INTERRUPTED: Final = 130
 
 STATUSES: Final[Mapping[int, str]] = {
     OK: "done",
@@ -43,7 +42,8 @@ STATUSES: Final[Mapping[int, str]] = {
     70: "`kvorum node`: stopped by a fault of the disk or the state",
     73: "`kvorum node`: the disk is full",
     78: "`kvorum node`: refused to start; the line says why",
-    INTERRUPTED: "interrupted",
+    INTERRUPTED: "interrupted by Ctrl-C; a write may or may not have been applied (`kvorum node` ends with 0)",
+    TERMINATED: "the same, by SIGTERM",
 }
 """What a program that calls `kvorum` needs to know of its exit status."""
 
@@ -131,17 +131,22 @@ class Options:
         return notation.show_value(value, python=self.python)
 
 
-def runs(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
-    """Make a coroutine function the body of a click command: errors become one line and an exit status."""
+Action = Callable[..., Coroutine[Any, Any, int | None]] | Callable[..., int | None]
+"""The body of a command; returns its exit status. A plain function is for work that no event loop may wait for: Ctrl-C
+stops it where it is."""
+
+
+def runs(action: Action) -> Callable[..., None]:
+    """Make a function the body of a click command: errors become one line and an exit status."""
     return _runs(action, url_is_needed=True)
 
 
-def runs_without_url(action: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
+def runs_without_url(action: Action) -> Callable[..., None]:
     """The same; the `url` of its options may be empty."""
     return _runs(action, url_is_needed=False)
 
 
-def _runs(action: Callable[..., Awaitable[int | None]], *, url_is_needed: bool) -> Callable[..., None]:
+def _runs(action: Action, *, url_is_needed: bool) -> Callable[..., None]:
     @functools.wraps(action)
     def run(
         url: str | None,
@@ -163,7 +168,8 @@ def _runs(action: Callable[..., Awaitable[int | None]], *, url_is_needed: bool) 
             token = tokens.read_file(token_file, "--token-file") if token_file else token and tokens.check(token)
         except errors.InvalidArgument as error:
             fail(USAGE, str(error))
-        sys.exit(_outcome(action(Options(url or "", timeout, as_json, python, tls, token), **arguments)))
+        options = Options(url or "", timeout, as_json, python, tls, token)
+        sys.exit(_outcome(lambda: action(options, **arguments)))
 
     return run
 
@@ -255,17 +261,16 @@ def print_plan(options: Options, text: str, **facts: object) -> None:
         echo(text)
 
 
-def _outcome(action: Awaitable[int | None]) -> int:
-    async def awaited() -> int | None:
-        return await action
-
+def _outcome(action: Callable[[], Coroutine[Any, Any, int | None] | int | None]) -> int:
     try:
-        status = asyncio.run(awaited()) or OK
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        with interruptible():
+            done = action()
+            status = completed(done) if isinstance(done, Coroutine) else done
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return status or OK
+    except KeyboardInterrupt as interrupt:
+        return status_of(interrupt)
     except BrokenPipeError:
         # The reader went away, e.g. `kvorum list | head`.
         drop_stdout()
@@ -279,10 +284,19 @@ def _outcome(action: Awaitable[int | None]) -> int:
     except errors.KvorumError as error:
         fail(UNAVAILABLE, str(error) or type(error).__name__)
     except ModuleNotFoundError as error:
-        fail(USAGE, str(error))
+        fail(USAGE, missing_extra(error))
     except OSError as error:
         drop_stdout()
         fail(UNAVAILABLE, file_trouble(error))
+
+
+def missing_extra(error: ModuleNotFoundError) -> str:
+    """What to install, beside the name of a module that Python has missed."""
+    if error.name is None or "pip install" in str(error):
+        return str(error)  # whoever raised it has said it
+    if error.name.startswith("kvorum"):
+        raise error  # a fault of ours
+    return f'this command needs the extra "node": pip install "kvorum[node]" ({error})'
 
 
 def drop_stdout() -> None:
@@ -328,7 +342,11 @@ def require_existing(options: Options) -> None:
 
 def print_json(data: object) -> None:
     """One line of JSON, at once, so that a pipe's reader sees it."""
-    echo(json.dumps(data, ensure_ascii=False))
+    echo(json.dumps(data, ensure_ascii=not _takes_all_characters()))
+
+
+def _takes_all_characters() -> bool:
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -31,7 +31,7 @@ def test_a_taken_port_is_named_even_if_another_cluster_answers_on_it(tmp_path: P
 
 def command_line(folder: Path | str, *arguments: str, cwd: Path | None = None) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "kvorum_node.dev_command", "--dir", str(folder), *arguments],
+        [sys.executable, "-m", "kvorum_node.dev", "--dir", str(folder), *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -60,6 +60,22 @@ def test_the_command_line_keeps_data_from_run_to_run(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("port", ["0", "65514", "70000", "-1", "x", "٣"])
+def test_ports_that_are_none_are_refused_before_anything_is_written(port: str, tmp_path: Path) -> None:
+    status, output = command_line(tmp_path / "cluster", "up", "--port", port)
+    assert status == 2 and "Traceback" not in output, output
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_the_ports_of_a_cluster_that_is_there_stay(tmp_path: Path) -> None:
+    """Somebody whose first try met a taken port would be told of that one again and again."""
+    cluster = DevCluster(tmp_path / "cluster", ports=[(20_001, 20_003), (20_011, 20_013), (20_021, 20_023)])
+    cluster.write_configs()
+    status, output = command_line(cluster.base_dir, "up", "--port", "20101")
+    assert (status, "has its ports, from 127.0.0.1:20001 on" in output, "down --wipe" in output) == (2, True, True)
+    assert [cluster.pid(number) for number in range(3)] == [0, 0, 0]
+
+
 def test_a_folder_is_the_same_by_whatever_path_it_is_named(tmp_path: Path) -> None:
     folder, inside, link = tmp_path / "cluster", tmp_path / "inside", tmp_path / "link"
     inside.mkdir()
@@ -72,7 +88,7 @@ def test_a_folder_is_the_same_by_whatever_path_it_is_named(tmp_path: Path) -> No
         assert [" pid " in line for line in shown.splitlines()] == [False, True, True]
         # A reader that goes away is no error: what was to be done is done.
         with subprocess.Popen(
-            [sys.executable, "-m", "kvorum_node.dev_command", "--dir", str(link), "status"],
+            [sys.executable, "-m", "kvorum_node.dev", "--dir", str(link), "status"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as running:

@@ -323,3 +323,30 @@ def test_a_missing_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr == 'kvorum: the command line needs the extra "cli": pip install "kvorum[cli]"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "status"),
+    [
+        (("get", '["k"]', "--url", "data.kv"), "lmdb", 2),
+        (("backup", "verify", "none.bak"), "lmdb", 2),
+        (("backup", "save", "none.bak", "--url", "kvorum://127.0.0.1:9"), "lmdb", 2),
+        (("pitr", "list", "."), "lmdb", 2),
+        (("pitr", "restore", ".", "--latest", "--data-dir", "made"), "lmdb", 2),
+        (("doctor", "--config", "n1.toml"), "cryptography", 2),
+        (("node", "--node-id", "n1", "--data-dir", "made"), "lmdb", 78),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
+)
+def test_what_needs_the_extra_of_nodes_says_so(
+    words: tuple[str, ...], module: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "n1.toml").write_text('node_id = "n1"\ndata_dir = "data"\ntls_cert = "n1.pem"\ntls_key = "n1.key"\n')
+    (tmp_path / "data.kv").mkdir()
+    program = f"import sys; sys.modules[{module!r}] = None; from kvorum.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (status, "")
+    (line,) = done.stderr.splitlines()
+    assert 'pip install "kvorum[node]"' in line

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from kvorum import errors
 from kvorum.cli.group import _OTHER_NAMES, kvorum
-from kvorum.cli.session import INTERRUPTED, STATUSES, Options, database_options, runs
+from kvorum.cli.interrupts import INTERRUPTED, TERMINATED, Terminated
+from kvorum.cli.session import STATUSES, Options, database_options, runs
 from kvorum_raft.faults import EXIT_CONFIGURATION, EXIT_DISK_FULL, EXIT_FAULT
 
 COMMAND = Path(sys.executable).with_name("kvorum")
@@ -110,6 +111,7 @@ def ends(error: BaseException | None = None) -> int:
         (errors.OutcomeUnknown("x"), 4),
         (errors.RequestTimeout("x"), 4),
         (KeyboardInterrupt(), INTERRUPTED),
+        (Terminated(), TERMINATED),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
@@ -131,7 +133,7 @@ def test_every_error_of_the_package_has_a_status_that_tells_the_truth() -> None:
 
 
 def test_the_table_has_every_status() -> None:
-    assert set(STATUSES) == {0, 1, 2, 3, 4, EXIT_FAULT, EXIT_DISK_FULL, EXIT_CONFIGURATION, INTERRUPTED}
+    assert set(STATUSES) == {0, 1, 2, 3, 4, EXIT_FAULT, EXIT_DISK_FULL, EXIT_CONFIGURATION, INTERRUPTED, TERMINATED}
     assert CliRunner().invoke(kvorum, ["get"]).exit_code == 2  # click's own idea of wrong usage
 
 

@@ -1,6 +1,7 @@
 """Where output goes that cannot go where it should: closed pipes, closed stdout, text that has no UTF-8."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -110,6 +111,18 @@ async def test_lone_surrogates_are_shown_as_they_can_be_pasted_back(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     async with kvorum.open_kv(tmp_path / "data.kv") as kv:
         assert (await kv.get(("pasted",))).value == "a\ud800b"
+
+
+async def test_characters_that_the_output_has_no_signs_for_are_escaped(tmp_path: Path) -> None:
+    """As with LANG=en_US.ISO-8859-1, whatever Python makes of LANG=C."""
+    async with kvorum.open_kv(tmp_path / "data.kv") as kv:
+        await kv.set(("k",), "é 愛 😀")
+    ask = "export PYTHONUTF8=0 PYTHONIOENCODING=latin-1; "
+    done = await asyncio.to_thread(run, tmp_path, ask + "k get '[\"k\"]' --json | cat")
+    assert (json.loads(done.stdout)["value"], done.stderr) == ("é 愛 😀", "")
+    for words in ("get '[\"k\"]'", "get '[\"k\"]' --py", "list", "--help", "get --help", "get '[\"愛\"]'"):
+        done = await asyncio.to_thread(run, tmp_path, f"{ask}k {words} >/dev/null")
+        assert done.returncode in (0, 1) and "Traceback" not in done.stderr, (words, done.stderr)
 
 
 async def test_lone_surrogates_in_arguments_are_refused_in_one_line(tmp_path: Path) -> None:
