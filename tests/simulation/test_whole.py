@@ -84,6 +84,9 @@ def test_a_seed_without_a_rule_fails() -> None:
         ("what never began is no attempt", "queues: attempts"),
         ("the head of a group stays its head", "queues: order"),
         ("ids are remembered", "queues: duplicate taken"),
+        ("a past is copied in its turn", "queues: "),
+        ("timers go with their queue", "whose id is remembered for"),
+        ("an empty inbox is forgotten", "of inbox "),
         ("rights are state", "to another "),
         ("rights are judged in apply", "was done, and should have been refused"),
     ],
@@ -129,7 +132,7 @@ def test_a_killed_leader_is_soon_followed_by_another_one() -> None:
 
 
 def test_no_rule_is_forgotten() -> None:
-    assert len(RULES) == 19
+    assert len(RULES) == 28
     with pytest.raises(KeyError):
         mutations.disabled("another one")
 

@@ -23,6 +23,7 @@ from tests.simulation.whole.network import End, Network
 from tests.simulation.whole.queues.hands import Hands
 from tests.simulation.whole.queues.jobs import QUEUE, Jobs
 from tests.simulation.whole.queues.moves import Moves
+from tests.simulation.whole.queues.questions import Questions
 from tests.simulation.whole.ranges import EXPIRING, WATCHED, RangeWatcher
 from tests.simulation.whole.rpc import ROOT, SimConnection
 
@@ -147,6 +148,7 @@ class Client:
         self._under_way: dict[str, Operation] = {}
         """Writes that nobody has answered yet, as they are if nobody ever does."""
         self._moves, self._hands, self._jobs = Moves(self), Hands(self), Jobs(self)
+        self.questions = Questions(self)
         self._bulk = Bulk(self.name, judge, self.rng)
         self._written: dict[str, bytes] = {}
         """Versionstamp of the newest acknowledged write of each key."""
@@ -192,6 +194,7 @@ class Client:
         if self.consume:
             await self._jobs.open()
             await self._hands.open()
+            await self.questions.open()
         else:
             self.spawn(self._watch)
             anybody = AnyNode(self._network, self.loop, self.choose)
@@ -289,7 +292,7 @@ class Client:
                         "bulk",
                         "queues",
                     ),
-                    (4, 2, 2, 1, 6, 5, 4, 3, 1, 1, 1, 3),
+                    (4, 2, 2, 1, 6, 5, 4, 3, 1, 1, 1, 5),
                 )[0]
                 await getattr(self, f"_do_{kind}")()
             finally:
@@ -332,6 +335,7 @@ class Client:
         try:
             if self.backend is not None:
                 await self._moves.wind_up()
+                await self.questions.insist()
         finally:
             self.busy -= 1
 

@@ -18,8 +18,8 @@ from kvorum_node.store import Grant, Store
 from kvorum_raft.seams import Applied
 from tests.simulation.whole.clock import Clock
 from tests.simulation.whole.machines import EPOCH_MS
+from tests.simulation.whole.queues.jobs import QUEUE
 from tests.simulation.whole.queues.ledger import Ledger
-from tests.simulation.whole.queues.plan import NAMES
 from tests.simulation.whole.ranges import Stretch, judge_stretches
 from tests.simulation.whole.trace import Trace
 from tests.simulation.whole.votes import Votes
@@ -128,8 +128,7 @@ class Judge:
             assert process.store is not None
             grants = process.store.grants(applied.result)
             self._queue_news(index, applied.time_ms, applied.result.ended, grants)
-            journal = process.raft._journal if process.raft is not None and applied.result.ended else None
-            payload = b"" if journal is None else journal.entry(index).payload
+            payload = b"" if process.raft is None else process.raft._journal.entry(index).payload
             self.ledger.applied(index, round(self._clock.now * 1e9), applied.result, grants, payload)
 
     def _expiry_news(self, time_ms: int, changed_keys: list[bytes]) -> None:
@@ -172,7 +171,7 @@ class Judge:
             if lease not in ended and not delivery.taken:
                 self.leases[message] = lease
             self._lease_messages[lease] = message
-            if delivery.queue in NAMES:
+            if delivery.queue != QUEUE:
                 continue
             before = self._attempts.get(message, 0)
             known = message.hex() not in self.ledger.unseen

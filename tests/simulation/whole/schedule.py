@@ -7,14 +7,19 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 from unittest import mock
 
 from chaos.history import Operation
+from kvorum.queues import replies, requests
 from kvorum_node.store import Store
+from kvorum_node.store.queues import clearing, topics
 from kvorum_raft import Timing
 from kvorum_raft.config import Limits
 from kvorum_raft.direct import DirectWriter
@@ -30,6 +35,7 @@ from tests.simulation.whole.network import Network
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plots import ONE_BY_ONE
 from tests.simulation.whole.queues.ledger import living
+from tests.simulation.whole.queues.plan import CHUNK, REPLY_TTL
 from tests.simulation.whole.ranges import BOUNDS
 from tests.simulation.whole.trace import Trace
 from tests.simulation.whole.troubles import Troubles
@@ -305,6 +311,21 @@ class Schedule:
         self.gates.bury()
 
 
+@contextmanager
+def _small(seed: int) -> Iterator[None]:
+    """Less room, smaller chunks and shorter times than usual; what clients draw by themselves comes from the seed."""
+    rng = random.Random(f"seed {seed}-secrets")
+    drawn = SimpleNamespace(token_bytes=rng.randbytes, token_hex=lambda size: rng.randbytes(size).hex())
+    with (
+        mock.patch.dict(DirectWriter.__init__.__kwdefaults__, ROOM),
+        mock.patch.object(topics, "QUEUE_CHUNK", CHUNK),
+        mock.patch.object(clearing, "QUEUE_CHUNK", CHUNK),
+        mock.patch.object(replies, "REPLY_TTL", REPLY_TTL),
+        mock.patch.object(requests, "secrets", drawn),
+    ):
+        yield
+
+
 def run(seed: int, settings: Settings = Settings()) -> Result:
     """Play one seed."""
     shm = Path("/dev/shm")
@@ -314,7 +335,7 @@ def run(seed: int, settings: Settings = Settings()) -> Result:
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with mock.patch.dict(DirectWriter.__init__.__kwdefaults__, ROOM):
+        with _small(seed):
             return Schedule(seed, folder, settings).run()
     finally:
         logging.disable(quiet)

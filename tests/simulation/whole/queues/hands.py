@@ -9,7 +9,7 @@ from chaos.queues.history import Settle, Verdict
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
-from tests.simulation.whole.queues.plan import LEASE, LINES, Line
+from tests.simulation.whole.queues.plan import BRIEF, LEASE, LINES, Line
 
 if TYPE_CHECKING:
     from tests.simulation.whole.clients import Client
@@ -67,7 +67,7 @@ class Hands:
     async def _work(self, line: Line, delivery: pb.Delivery) -> None:
         client, rng, consumer = self._client, self._rng, self._consumers[line]
         lease = delivery.lease_id
-        rejects = 3 if line.queue == "rows" else 1
+        rejects = 3 if line.queue in ("rows", BRIEF) else 1
         verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (18, 3, rejects, 1))[0]
         if not client.working and verdict == "return":
             verdict = "ack"

@@ -1,6 +1,6 @@
 """What becomes of messages, entry by entry, as the first node that applies one has it; and the judgement in the end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,21 @@ from chaos.queues.history import (
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_PEEK
 from kvorum_node.store import Grant, Store
+from tests.simulation.whole.queues.answers import Answers
+from tests.simulation.whole.queues.commands import Calls, commands
 from tests.simulation.whole.queues.fullness import Fullness
-from tests.simulation.whole.queues.plan import LONGEST_LEASE, NAMES, PERIOD, RECORDS, SCHEDULE
+from tests.simulation.whole.queues.past import Past
+from tests.simulation.whole.queues.plan import (
+    BRIEF,
+    LATE,
+    LONGEST_LEASE,
+    NAMES,
+    PERIOD,
+    RECORDS,
+    SCHEDULE,
+    STORY,
+)
+from tests.simulation.whole.queues.removal import Removal
 from tests.simulation.whole.rpc import KEEPALIVE, PATIENCE
 
 if TYPE_CHECKING:
@@ -33,6 +46,8 @@ UNSEEN = KEEPALIVE + PATIENCE
 GRACE = 1.0
 SHOWN = 5
 """Violations of a schedule that are reported."""
+_COMMANDED = BRIEF.encode(), STORY.encode()
+"""What commands about whole queues and topics are looked at for."""
 
 
 class Ledger:
@@ -40,7 +55,8 @@ class Ledger:
 
     def __init__(self, judge: "Judge") -> None:
         self._judge = judge
-        self.fullness = Fullness(judge)
+        self.fullness, self.past, self.removal = Fullness(judge), Past(judge), Removal(judge)
+        self.answers, self.calls = Answers(judge), Calls()
         self.ready = False
         """Queues and topics are defined."""
         self.maker = ""
@@ -95,12 +111,23 @@ class Ledger:
         self.fullness.applied(index, now)
         if result.ended:
             self._note_releases(index, now, {lease.hex() for lease in result.ended}, payload)
+        if any(name in payload for name in _COMMANDED):
+            for place, command, output in commands(index, payload, result.outputs):
+                self.past.applied(place, result.time_ms, command)
+                self.removal.applied(place, command, output)
+                self.calls.applied(command, output, now)
         seen = {grant.delivery.lease_id for grant in grants}
         self.unseen |= {leased.message_id.hex() for leased in result.leased if leased.lease_id not in seen}
         for grant in grants:
             delivery: pb.Delivery = grant.delivery
+            if delivery.queue in LATE:
+                self.past.granted(delivery, result.time_ms)
+            elif delivery.queue.startswith("\0"):
+                self.answers.granted(delivery)
             if delivery.queue not in NAMES:
                 continue
+            if delivery.queue == BRIEF:
+                self.removal.granted(delivery)
             holder = f"{grant.session.hex()}/{grant.consumer}"
             self._records.append(delivery_record(delivery, holder, now))
             counters["queue leases"] += 1
@@ -129,7 +156,13 @@ class Ledger:
         self._judge_lapses()
         records = self._whole(store)
         self.fullness.judge(records, frozenset(self.unseen))
-        history = History.of(records)
+        self.past.judge(records, times)
+        self.removal.judge(records, times, store)
+        self.answers.judge(store)
+        for violation in self.calls.violations():
+            self._judge.broken(f"queues: {violation}")
+        self._judge_what_is_left(store)
+        history = History.of(_common(records))
         terms = Terms(complete=True, unseen=frozenset(self.unseen), time_of=lambda index: times[index][0], late=None)
         found = checker.check(history, terms)
         for violation in found[:SHOWN]:
@@ -140,6 +173,14 @@ class Ledger:
         self._judge.counters["unknown queue sends"] += counts["unknown sends"]
         self._judge.counters["stale queue settles"] += counts["stale"]
         self._judge.counters["ticks"] += len({one.name for one in history.deliveries if one.queue == "bells"})
+
+    def _judge_what_is_left(self, store: Store) -> None:
+        """All messages that there are belong to queues."""
+        with store.snapshot() as snapshot:
+            infos, _ = snapshot.queue_infos("", b"", MAX_PEEK)
+        known, there = sum(info.messages + info.dead for info in infos), store._state.messages
+        if known != there:
+            self._judge.broken(f"queues: there are {there} messages, and queues count {known}")
 
     def _judge_lapses(self) -> None:
         """What lost clients held is free again in time. While things go wrong there may be no leader that could see to
@@ -188,6 +229,15 @@ class Ledger:
             return replace(record, outcome="ok", stamp=stamp)
         # Whether it was a duplicate is not known.
         return record if record.dedup else replace(record, outcome="ok", stamp=stamp)
+
+
+def _common(records: Sequence[Record]) -> Iterator[Record]:
+    """Without what its own judges look at: a topic whose subscriptions change, ids of a queue that is removed."""
+    for record in records:
+        if not isinstance(record, Send) or record.queue not in (STORY, BRIEF):
+            yield record
+        elif record.queue == BRIEF:
+            yield replace(record, dedup="", window=0)
 
 
 def delivery_record(delivery: pb.Delivery, holder: str, now: int) -> Delivery:

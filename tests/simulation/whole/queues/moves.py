@@ -10,6 +10,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
 from tests.simulation.whole.queues import plan
+from tests.simulation.whole.queues.commands import removing, subscribing
 from tests.simulation.whole.queues.fullness import Refusal
 from tests.simulation.whole.queues.hands import WRITE_TIMEOUT
 
@@ -69,9 +70,12 @@ class Moves:
         """One of them."""
         if not self._ledger.ready:
             return
-        kinds = ("send", "spread", "crowd", "cancel", "reschedule", "manage")
-        kind = self._rng.choices(kinds, (8, 2, 2, 1, 1, 1))[0]
-        await getattr(self, f"_{kind}")()
+        kinds = ("send", "spread", "crowd", "cancel", "reschedule", "manage", "tell", "follow", "brief", "remove")
+        kind = self._rng.choices((*kinds, "ask"), (8, 2, 2, 1, 1, 1, 2, 2, 2, 1, 2))[0]
+        if kind == "ask":
+            await self._client.questions.ask()
+        else:
+            await getattr(self, f"_{kind}")()
 
     # ---- sending
 
@@ -102,7 +106,9 @@ class Moves:
         *,
         topic: bool = False,
         delays: Sequence[int] = (0, 0, 0, 40, 300),
+        once: bool = False,
     ) -> Send:
+        """`once`: unless the queue that is removed at times remembers it."""
         rng = self._rng
         self._next += 1
         name = f"{self._client.name}.{self._next}"
@@ -112,7 +118,7 @@ class Moves:
             message.topic = queue
         else:
             message.queue = queue
-        group = rng.choice((None, *plan.GROUPS)) if queue in ("work", "rows", plan.TOPIC) else None
+        group = rng.choice((None, *plan.GROUPS)) if queue in ("work", "rows", plan.TOPIC, plan.BRIEF) else None
         if group is not None:
             message.group = group
         dedup, window = "", 0
@@ -120,8 +126,13 @@ class Moves:
             dedup, window = rng.choice(plan.DEDUP_IDS), rng.choice((0, 400, 1_500))
             # An id is remembered in one way only, so that what comes of it is certain.
             dedup = f"{dedup}-{window}"
-            message.dedup_id, message.dedup_window_ms = dedup.encode(), window
-        ttl = rng.choice((0, 0, 0, 500)) if queue == "spare" else 0
+        elif queue == plan.BRIEF and (once or rng.random() < 0.3):
+            window = plan.WINDOW if once else rng.choice((0, plan.WINDOW))
+            dedup = f"brief-{window}"
+        message.dedup_id, message.dedup_window_ms = dedup.encode(), window
+        if queue == plan.BRIEF:
+            message.backoff.delays_ms.extend([20] * (plan.OWN_ATTEMPTS - 1))
+        ttl = rng.choice((0, 0, 0, 500)) if queue in ("spare", plan.BRIEF) and not once else 0
         message.ttl_ms = ttl
         return Send(
             name, queue, 0, None, "unknown", topic=topic, group=group, dedup=dedup, window=window, delay=delay, ttl=ttl
@@ -179,6 +190,64 @@ class Moves:
         del self._under_way[mark]
         for record in records:
             self._ledger.marked(mark, record)
+
+    # ---- what comes and goes
+
+    async def _tell(self) -> None:
+        """To the subscriptions of today, and to those that will ask for it."""
+        op = pb.AtomicWrite()
+        count = self._rng.choice((1, 2, 4))
+        await self._write(op, [self._add(op, plan.STORY, topic=True, delays=(0, 0, 0, 150)) for _ in range(count)])
+
+    async def _follow(self) -> None:
+        """Begin or end a subscription, while something is told; or remove the whole topic, and make it again."""
+        rng = self._rng
+        kind = rng.choices(("subscribe", "unsubscribe", "topic"), (6, 3, 1))[0]
+        if kind == "topic":
+            await self._ask(plan.story(remove=True))
+            await self._ask(plan.story())
+            return
+        since = rng.choice((None, 0, 700, 2_000, 60_000)) if kind == "subscribe" else None
+        call = pb.Subscribe(topic=plan.STORY, queue=rng.choice(plan.LATE), since_ms=since, remove=kind == "unsubscribe")
+        asking = self._told(subscribing(call), pb.QueueCall(subscribe=call))
+        await asyncio.gather(asking, self._soon(), self._soon())
+
+    async def _soon(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.0, 0.05))
+        await self._tell()
+
+    async def _brief(self, *, once: bool = False) -> None:
+        """To the queue that is removed at times; `once`: the first message has an id that is remembered for a while."""
+        op = pb.AtomicWrite()
+        count = self._rng.choice((1, 2, 3))
+        delays = (0, 0, 0, 300, 1_200)
+        await self._write(
+            op, [self._add(op, plan.BRIEF, delays=delays, once=once and not number) for number in range(count)]
+        )
+
+    async def _remove(self) -> None:
+        """Remove a queue that holds something, and go on with it; at last when what it remembered before would be
+        forgotten, and what it remembers since would not."""
+        rng = self._rng
+        await self._brief(once=True)
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        call = pb.RemoveQueue(name=plan.BRIEF)
+        reply = await self._told(removing(call), pb.QueueCall(remove=call))
+        if reply is not None:
+            self._judge.counters["rows removed"] += reply.count
+        if rng.random() < 0.5:
+            await self._ask(plan.define(plan.BRIEF))
+        await self._brief(once=True)
+        await asyncio.sleep(plan.WINDOW / 1000 * rng.uniform(0.5, 1.0))
+        await self._brief(once=True)
+
+    async def _told(self, what: str, call: pb.QueueCall) -> pb.QueueReply | None:
+        """What is done when it is answered."""
+        invoked = self._client.now()
+        reply = await self._ask(call)
+        if reply is not None:
+            self._ledger.calls.told(what, invoked, self._client.now())
+        return reply
 
     # ---- changing one's mind
 

@@ -7,9 +7,23 @@ from typing import Any
 from unittest import mock
 
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.queues.requests import Requester
 from kvorum_node.queue.releases import Releases
 from kvorum_node.store import queues
-from kvorum_node.store.queues import dedup, delivery, formats, messages, policies, schedules
+from kvorum_node.store.errors import Refused
+from kvorum_node.store.queues import (
+    clearing,
+    dedup,
+    delivery,
+    formats,
+    messages,
+    policies,
+    schedules,
+    sending,
+    tallies,
+    topics,
+    walks,
+)
 from kvorum_node.store.records import MESSAGE, MESSAGE_ID_SIZE, SCHEDULE
 
 
@@ -157,6 +171,116 @@ def _take_one_more() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _copy_out_of_turn() -> Iterator[None]:
+    """What is published comes at once to a subscription that still gets its past."""
+    with mock.patch.object(topics, "_is_filling", lambda entry, key: False):
+        yield
+
+
+@contextmanager
+def _begin_at_the_beginning() -> Iterator[None]:
+    """A subscription that asks for some of the past gets all of it."""
+    subscribe = topics.subscribe
+
+    def replaced(entry: Any, command: pb.Subscribe, stamp: bytes) -> Generator[None, None, Any]:
+        if command.HasField("since_ms"):
+            command = pb.Subscribe(topic=command.topic, queue=command.queue, since_ms=entry.time_ms)
+        return (yield from subscribe(entry, command, stamp))
+
+    with mock.patch.object(topics, "subscribe", replaced):
+        yield
+
+
+@contextmanager
+def _leave_ids() -> Iterator[None]:
+    """A queue is removed, and its deduplication ids stay."""
+    blind = SimpleNamespace(**{**vars(walks), "keys_below": lambda txn, prefix, after=b"": iter(())})
+    with mock.patch.object(clearing, "walks", blind):
+        yield
+
+
+@contextmanager
+def _leave_timers() -> Iterator[None]:
+    """A deduplication id that is removed with its queue leaves its timer behind."""
+    with mock.patch.object(dedup, "drop", lambda entry, name: entry.rows.remove(name)):
+        yield
+
+
+@contextmanager
+def _leave_dead_letters() -> Iterator[None]:
+    """A queue is removed, and its dead letters stay."""
+
+    def living(walk: Any, queue: bytes, limit: int, *, with_leased: bool) -> Generator[None, None, list[bytes]]:
+        found = yield from walks.everything(walk, queue, walks.MAX_WALK, with_leased=with_leased)
+        alive = [one for one in found if not _is_dead(messages.load(walk.entry.rows.txn, one))]
+        return alive[:limit]
+
+    with mock.patch.object(clearing, "walks", SimpleNamespace(**{**vars(walks), "everything": living})):
+        yield
+
+
+def _is_dead(message: formats.Message | None) -> bool:
+    return message is not None and message.state == formats.DEAD_STATE
+
+
+@contextmanager
+def _go_on_without_lease() -> Iterator[None]:
+    """What else is in a commit happens although its acknowledgement names a lease that is over."""
+    settle, acknowledge = queues.settle, queues.acknowledge
+
+    def any_settle(entry: Any, verdict: pb.Settle, stamp: bytes) -> None:
+        try:
+            settle(entry, verdict, stamp)
+        except Refused as refused:
+            if refused.outcome != pb.OUTCOME_STALE_LEASE or verdict.kind != pb.SETTLE_KIND_ACK:
+                raise
+
+    def any_ack(entry: Any, verdict: pb.Settle) -> None:
+        try:
+            acknowledge(entry, verdict)
+        except Refused as refused:
+            if refused.outcome != pb.OUTCOME_STALE_LEASE:
+                raise
+
+    with mock.patch.object(queues, "settle", any_settle), mock.patch.object(queues, "acknowledge", any_ack):
+        yield
+
+
+@contextmanager
+def _answer_whoever_waits() -> Iterator[None]:
+    """A client takes an answer for that to its oldest request."""
+    take = Requester._take
+
+    def replaced(self: Any, delivery: pb.Delivery) -> None:
+        headers = pb.Headers.FromString(delivery.headers)
+        headers.correlation = next(iter(self._waiting), b"")
+        delivery.headers = headers.SerializeToString(deterministic=True)
+        take(self, delivery)
+
+    with mock.patch.object(Requester, "_take", replaced):
+        yield
+
+
+@contextmanager
+def _keep_for_ever() -> Iterator[None]:
+    """No message has an end of its time."""
+    payload = sending._payload
+
+    def replaced(entry: Any, message: pb.Enqueue, policy: policies.Policy, headers: bytes) -> formats.Payload:
+        return payload(entry, message, policy, headers)._replace(expires_ms=0)
+
+    with mock.patch.object(sending, "_payload", replaced):
+        yield
+
+
+@contextmanager
+def _keep_inboxes() -> Iterator[None]:
+    """An inbox that is empty stays, like any queue."""
+    with mock.patch.object(tallies, "is_inbox", lambda queue: False):
+        yield
+
+
 QUEUE_RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "a verdict names the current lease": _obey_any_lease,
     "the head of a group stays its head": _let_others_pass,
@@ -165,4 +289,13 @@ QUEUE_RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "a lease ends in the log": _release_in_memory,
     "a tick is compared and set": _take_any_tick,
     "a full queue takes no more": _take_one_more,
+    "a past is copied in its turn": _copy_out_of_turn,
+    "a past has a beginning": _begin_at_the_beginning,
+    "ids go with their queue": _leave_ids,
+    "timers go with their queue": _leave_timers,
+    "dead letters go with their queue": _leave_dead_letters,
+    "a commit falls with its lease": _go_on_without_lease,
+    "an answer is for its request": _answer_whoever_waits,
+    "what nobody takes in time is dropped": _keep_for_ever,
+    "an empty inbox is forgotten": _keep_inboxes,
 }

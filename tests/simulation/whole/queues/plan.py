@@ -15,6 +15,25 @@ SCHEDULE: Final = "bell"
 TIGHT: Final = "tight"
 """The queue that may hold few messages."""
 BACKLOG: Final = 2
+STORY: Final = "story"
+"""The topic that retains what it was sent, for subscriptions that start in the past."""
+RETENTION: Final = 2_500
+"""Milliseconds."""
+LATE: Final = ("late-a", "late-b")
+"""The queues that subscribe to it, and stop, again and again."""
+BRIEF: Final = "brief"
+"""The queue that is removed again and again."""
+BRIEF_ATTEMPTS: Final = 3
+"""Of its policy. Without one, since it was removed with the queue, its messages have as many as they bring:"""
+OWN_ATTEMPTS: Final = 6
+WINDOW: Final = 900
+"""Milliseconds for which it remembers a deduplication id."""
+ASKED: Final = "asked"
+"""The queue of requests."""
+REPLY_TTL: Final = 1_500
+"""Milliseconds for which an answer waits: less than usual, so that schedules need not wait for its end."""
+CHUNK: Final = 2
+"""Messages that one command of a removal deletes, or copies to a subscription: few, so that much is in between."""
 PERIOD: Final = 2_000
 """Milliseconds between two ticks."""
 GROUPS: Final = ("g0", "g1", "g2")
@@ -45,6 +64,8 @@ LINES: Final = (
     Line("bells"),
     Line("spare"),
     Line(TIGHT, credits=2, take=True),
+    Line(BRIEF),
+    *(Line(queue, take=True) for queue in LATE),
 )
 PAUSED: Final = ("spare", "letters")
 """Queues that somebody pauses at times."""
@@ -61,6 +82,7 @@ RECORDS: Final[tuple[Record, ...]] = (
     Queue("bells", LEASE, 8),
     Queue("spare", LEASE, 8, purged=True),
     Queue(TIGHT, LEASE, taken=True),
+    Queue(BRIEF, LEASE, OWN_ATTEMPTS, BRIEF_ATTEMPTS, purged=True),
     Topic(TOPIC, ("news-a", "news-b")),
 )
 NAMES: Final = tuple(record.name for record in RECORDS if isinstance(record, Queue))
@@ -80,15 +102,27 @@ def policy(queue: str, attempts: int = 0, lease: int = LEASE) -> pb.QueuePolicy:
         made.max_in_flight = 2
     if queue == TIGHT:
         made.max_backlog = BACKLOG
+    if queue == BRIEF:
+        made.max_attempts = BRIEF_ATTEMPTS
     return made
 
 
 def definitions() -> list[pb.QueueCall]:
     """All that has to be said once. May be said again."""
-    calls = [pb.QueueCall(define=pb.DefineQueue(name=name, policy=policy(name).SerializeToString())) for name in NAMES]
+    calls = [define(name) for name in NAMES]
     calls.append(pb.QueueCall(topic=pb.DefineTopic(name=TOPIC)))
     calls += [pb.QueueCall(subscribe=pb.Subscribe(topic=TOPIC, queue=queue)) for queue in ("news-a", "news-b")]
-    return calls
+    return [*calls, story()]
+
+
+def define(queue: str) -> pb.QueueCall:
+    """Its policy, as it is at first."""
+    return pb.QueueCall(define=pb.DefineQueue(name=queue, policy=policy(queue).SerializeToString()))
+
+
+def story(*, remove: bool = False) -> pb.QueueCall:
+    """Make the topic that retains, or remove it."""
+    return pb.QueueCall(topic=pb.DefineTopic(name=STORY, retention_ms=0 if remove else RETENTION, remove=remove))
 
 
 def schedule(*, begin: bool) -> pb.QueueCall:
