@@ -148,7 +148,7 @@ MINIMUM = {
     "requests without answer": 0.3,
     "requests handled": 3.0,
     "answers that nobody took": 0.1,
-    "stale answers": 0.05,
+    "stale answers": 0.02,
     "queue cancelled": 0.1,
     "queue rescheduled": 0.08,
     "queue pause": 0.3,

@@ -96,7 +96,7 @@ class Answers:
             for inbox in self._owners:
                 infos, _ = snapshot.queue_infos("", b"", 1, one=inbox)
                 if infos:
-                    self._judge.broken(f"queues: of inbox {inbox!r} there is left: {infos[0]}")
+                    self._judge.broken(f"queues: inbox {inbox!r} is left, with {infos[0].messages} messages")
 
 
 def violations(asked: Asked, owners: dict[str, str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.link import Link
 from kvorum.queues.delivered import Delivered
+from kvorum.queues.outgoing import RESERVED
 from kvorum.queues.replies import reply_to
 from kvorum.queues.requests import Requester
 from kvorum.queues.settling import Settler
@@ -39,8 +40,11 @@ class Questions:
     # ---- asking
 
     async def ask(self) -> None:
-        """Some things at a time."""
+        """Some things at a time; or one, and be gone before the answer comes."""
         rng = self._client.rng
+        if rng.random() < 0.15:
+            await self._ask_and_go()
+            return
         timeouts = [rng.choice((300, 1_000, 2_500)) for _ in range(rng.choice((1, 2, 3)))]
         await asyncio.gather(*(self._ask(timeout) for timeout in timeouts))
 
@@ -69,6 +73,27 @@ class Questions:
         if requester._inbox:
             self._answers.inbox(requester._inbox, self._client.name)
         return outcome == "ok"
+
+    async def _ask_and_go(self) -> None:
+        """By hand: its inbox is nobody's."""
+        self._next += 1
+        name = f"{self._client.name}.r{self._next}"
+        self._answers.asked(name, self._client.name)
+        headers = pb.Headers(reply_to=f"{RESERVED}reply/{name}", correlation=b"nobody's")
+        message = pb.Enqueue(
+            queue=ASKED,
+            payload=encode_payload(name),
+            ttl_ms=1_000,
+            headers=headers.SerializeToString(),
+            backoff=pb.Backoff(delays_ms=BACKOFF),
+        )
+        outcome = "unknown"
+        try:
+            op = pb.AtomicWrite(enqueues=[message]).SerializeToString()
+            await self._client.backend.write(op, timeout=WRITE_TIMEOUT)  # type: ignore[union-attr]
+        except errors.KvorumError as error:
+            outcome = error.outcome or outcome
+        self._answers.told(name, outcome)
 
     def _opened(self) -> Requester:
         """Of the client's connection, which is another one if it could not be opened at first."""
