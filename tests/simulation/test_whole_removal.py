@@ -83,6 +83,8 @@ def test_nothing_that_comes_later_is_lost() -> None:
     assert _found(_removed(20), [new, Left(new.name, BRIEF)]) == []
     assert _found(_removed(20), [new, Letter(new.message, new.name, BRIEF, 3)]) == []
     assert _found(_removed(20), [replace(new, ttl=500)]) == []
+    assert _found(_removed(20), [replace(new, message=""), *_done(new, 31, 32)]) == [], "its outcome was looked up"
+    assert "nothing is left of it" in _found(_removed(20), [replace(new, message=""), _leased(new, 31)])[0]
 
 
 def test_policy_and_counters_are_new() -> None:

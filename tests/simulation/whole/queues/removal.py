@@ -128,12 +128,14 @@ def _forgotten_early(log: Log, sends: Sequence[Send], times: dict[int, int]) -> 
 
 def _lost(log: Log, sends: Sequence[Send], records: Sequence[Record]) -> Iterator[str]:
     """What came when nothing was removed any more is done, dead, or still there."""
-    found = {one.message for one in records if isinstance(one, Effect | Letter)}
-    left = {one.name for one in records if isinstance(one, Left)}
+    done = {one.message for one in records if isinstance(one, Effect)}
+    # By name: of a send whose outcome was looked up in the end the id is not known.
+    found = {one.name for one in records if isinstance(one, Left | Letter)}
+    found |= {one.name for one in records if isinstance(one, Delivery) and one.message in done}
     last = log.removing[-1] if log.removing else ""
     for send in sends:
         certain = send.outcome == "ok" and send.stamp > last and not (send.duplicate or send.ttl)
-        if certain and send.message not in found and send.name not in left:
+        if certain and send.name not in found:
             yield f"{send.name} was sent at {send.stamp}, the last removal was at {last}, and nothing is left of it"
 
 
