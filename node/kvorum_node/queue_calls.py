@@ -301,6 +301,9 @@ class QueueCalls:
         if refusal is not None:
             call.fail(*refusal)
             return
+        asked = call.request.queues
+        if asked.one and asked.counts and not reply.queues and self._rates.consumers_of(asked.name):
+            reply.queues.add(name=asked.name)  # nothing was ever sent to it, and somebody waits for that
         for info in reply.queues:
             self._rates.fill(info)
         reply.status = pb.READ_STATUS_OK

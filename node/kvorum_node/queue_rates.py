@@ -37,7 +37,7 @@ class QueueRates:
     def __init__(self, lists: ListReader, timers: Timers, consumers_of: Callable[[str], int]) -> None:
         self._lists = lists
         self._timers = timers
-        self._consumers_of = consumers_of
+        self.consumers_of = consumers_of
         self._alarm = Alarm(timers, self._look)
         self._leading = False
         self._samples: dict[str, deque[_Sample]] = {}
@@ -56,7 +56,7 @@ class QueueRates:
 
     def fill(self, info: pb.QueueInfo) -> None:
         """What only the leader knows of a queue."""
-        info.consumers = self._consumers_of(info.name)
+        info.consumers = self.consumers_of(info.name)
         info.sent_per_s, info.done_per_s = self._rates_of(info.name)
 
     def _rates_of(self, queue: str) -> tuple[float, float]:

@@ -68,6 +68,14 @@ def test_a_queue_and_its_counters(node: Node) -> None:
     assert reply.status == OK and not reply.queues and reply.time_ms == node.consensus.now_ms() - 50
 
 
+def test_a_queue_that_nothing_was_sent_to_has_its_consumers_told(node: Node) -> None:
+    receiver = Receiver(node, node.open_session(), queue="new", credits=2)
+    reply = node.call(queues=pb.ListQueues(name="new", one=True, counts=True))
+    assert [(info.name, info.consumers, info.sent) for info in reply.queues] == [("new", 1, 0)]
+    receiver.die()
+    assert not node.call(queues=pb.ListQueues(name="new", one=True, counts=True)).queues
+
+
 def test_queues_are_listed_by_pages(node: Node) -> None:
     names = [f"q{number:03}" for number in range(150)]
     for name in names:
