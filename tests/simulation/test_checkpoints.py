@@ -65,6 +65,20 @@ class _Steps:
             act(1)
 
 
+def test_a_node_makes_one_when_applying_has_taken_long(world: World) -> None:
+    """However little log that was; and one that has much to apply does that first."""
+    node = world.nodes["B"]
+    propose(world.nodes["A"], range(5), set())
+    world.pump(8)
+    node.core.apply_seconds.observe(1.9)
+    world.pump(40)
+    assert node.checkpoints.newest is None
+    node.core.apply_seconds.observe(0.2)
+    world.pump(40)
+    assert node.checkpoints.newest is not None
+    assert world.nodes["C"].checkpoints.newest is None
+
+
 @pytest.mark.parametrize("steps", range(26))
 def test_a_power_cut_at_any_step_of_a_checkpoint_and_of_the_cut_loses_nothing(world: World, steps: int) -> None:
     acked: set[str] = set()

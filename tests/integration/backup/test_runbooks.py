@@ -12,15 +12,15 @@ import pytest
 import kvorum
 from kvorum_node.backup.targets import open_target
 from tests.integration.backup.conftest import BackedUp, wait_for
+from tests.integration.backup.runbook import section
 from tests.integration.backup.test_pitr import has_begun, reaches
-
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def steps(heading: str) -> list[str]:
     """Command lines of a section."""
-    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    found = [line for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL) for line in block.splitlines()]
+    found = [
+        line for block in re.findall(r"```sh\n(.*?)```", section(heading), re.DOTALL) for line in block.splitlines()
+    ]
     assert found, heading
     return found
 

@@ -14,17 +14,16 @@ import pytest
 import kvorum
 from kvorum_node.dev_cluster import HOST, in_thread
 from tests.integration.backup.conftest import BackedUp, wait_for
+from tests.integration.backup.runbook import section
 from tests.integration.node.test_dev_cluster import free_block
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 REFUSED = 78
 
 
 def steps(heading: str) -> list[tuple[str, str]]:
     """Command lines of a section, each with what stands below it."""
-    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found: list[tuple[str, str]] = []
-    for block in re.findall(r"```\n(\$ .*?)```", section, re.DOTALL):
+    for block in re.findall(r"```\n(\$ .*?)```", section(heading), re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], ""))

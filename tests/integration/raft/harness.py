@@ -215,3 +215,15 @@ class Cluster:
         await wait_until(same, what="agreement")
         digests = {self.machines[node_id].digest for node_id in self.nodes}
         assert len(digests) == 1, "the nodes applied different entries"
+
+
+async def promoted(leader: RaftNode, node_id: str) -> None:
+    """Make a learner a voter, once it has caught up."""
+
+    def caught_up() -> bool:
+        status = leader.status()
+        views = [view for view in status.peers if view.member.node_id == node_id]
+        return bool(views) and views[0].connected and views[0].match_index == status.last_log_index
+
+    await wait_until(caught_up, what="caught up learner")
+    await leader.promote(node_id)

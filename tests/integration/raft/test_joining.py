@@ -17,7 +17,7 @@ from kvorum_raft.faults import REFUSED_MARKER
 from kvorum_raft.log_store import LogStore
 from kvorum_raft.node import RaftNode
 from kvorum_raft.seams import Member
-from tests.integration.raft.harness import QUICK, Cluster, make_members, wait_until
+from tests.integration.raft.harness import QUICK, Cluster, make_members, promoted, wait_until
 
 
 class Growing(Cluster):
@@ -52,15 +52,7 @@ class Growing(Cluster):
 
     async def promote(self, node_id: str) -> None:
         """Once it has caught up."""
-        leader = await self.leader()
-
-        def caught_up() -> bool:
-            status = leader.status()
-            views = [view for view in status.peers if view.member.node_id == node_id]
-            return bool(views) and views[0].connected and views[0].match_index == status.last_log_index
-
-        await wait_until(caught_up, what="caught up learner")
-        await leader.promote(node_id)
+        await promoted(await self.leader(), node_id)
 
     def members_known_to(self, node_id: str) -> set[str]:
         configuration = self.nodes[node_id]._core.configuration

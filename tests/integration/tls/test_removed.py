@@ -20,7 +20,7 @@ from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.errors import Refused
 from kvorum_raft.faults import REFUSED_MARKER
 from tests.integration.kv_connect.wire import CLIENTS
-from tests.integration.raft.harness import wait_until
+from tests.integration.raft.harness import promoted, wait_until
 from tests.integration.tls.secure import SecureNodes, client_context
 from tests.integration.tls.test_peers import SecureCluster
 from tests.pace import BUSY
@@ -92,15 +92,7 @@ async def _ended(cluster: SecureCluster) -> None:
 
 
 async def _promoted(cluster: SecureCluster, node_id: str) -> None:
-    leader = await cluster.leader()
-
-    def caught_up() -> bool:
-        status = leader.status()
-        views = [view for view in status.peers if view.member.node_id == node_id]
-        return bool(views) and views[0].connected and views[0].match_index == status.last_log_index
-
-    await wait_until(caught_up, what="caught up learner")
-    await leader.promote(node_id)
+    await promoted(await cluster.leader(), node_id)
 
 
 @pytest.fixture(params=["removed", "replaced"])
