@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_WRITE_KEY_SIZE
 
-from . import history, keyspace, queues
+from . import counters, history, keyspace, queues
 from .entry import Savepoint
 from .errors import Refused
 from .mutations import DELETE_RANGE, delete_range, is_sure, mutate
@@ -54,6 +54,8 @@ def execute(entry: "Entry", op: bytes, number: int) -> Refusal | pb.AtomicWrite 
         known = plain_set(op)
         if known is not None and 0 < len(known[0]) <= MAX_WRITE_KEY_SIZE:
             return execute_set(entry, known, stamp)
+        if first == SET and counters.add(entry, op, stamp):
+            return None
     try:
         write = parse(op)
     except DecodeError:

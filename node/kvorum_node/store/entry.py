@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import lmdb
 
     from .auth import Auth
+    from .counters import Addend
     from .queues.policies import Policy
     from .queues.tallies import Tallies
     from .rows import Rows
@@ -29,6 +30,7 @@ class Entry:
     """
 
     __slots__ = (
+        "addends",
         "auth",
         "bare",
         "budget",
@@ -83,6 +85,8 @@ class Entry:
         """Number of the next commit; the one before it is being carried out."""
         self.changes: list[bytes] = []
         """What was done to which keys, as it will stand in the history."""
+        self.addends: dict[bytes, Addend | None] = {}
+        """What sums of this entry add, see `counters`."""
         self.fresh = Fresh()
         """Messages that are not written yet."""
         self.held = Held()

@@ -91,7 +91,9 @@ class Rows:
         """Write a logical row `name` at the LMDB key `place`; returns the one it replaces."""
         # seal(), unseal() and row_hash(), without calls: these are the hottest lines of the store
         crc = _crc32(name)
-        stored = self.txn.replace(place, row + pack_seal(_crc32(row, crc)))
+        txn = self.txn
+        stored = txn.get(place)
+        txn.put(place, row + pack_seal(_crc32(row, crc)))  # replace() takes 0.5 µs more where there is a row
         head = len(name).to_bytes(2, "big") + name
         digest = _from_bytes(blake2b(head + row, digest_size=16).digest(), "little")
         if stored is None:

@@ -67,7 +67,7 @@ def combine(kind: int, operand: Operand, stored: Stored | None) -> tuple[int, by
 def check_operand(kind: int, operand: Operand) -> None:
     """Refuse what can be refused without the stored value; raises Refused with TYPE_ERROR."""
     if kind == ADD:
-        _addend(operand)
+        addend(operand)
         _bound(operand.minimum)
         _bound(operand.maximum)
     elif operand.encoding == LE64:
@@ -256,7 +256,7 @@ def _emit_integral(number: float) -> bytes:
     return bytes(encoded)
 
 
-def _addend(operand: Operand) -> int | float:
+def addend(operand: Operand) -> int | float:
     """The operand as Python sees it: an integral number is an int, whatever its encoding.
 
     The wire cannot tell a Python int above 2^31 from a float of the same value (both are doubles), so all integral
@@ -280,7 +280,7 @@ def _bound(data: bytes) -> int | float | None:
 
 
 def _add(operand: Operand, stored: Stored | None) -> tuple[int, bytes]:
-    number = _addend(operand)
+    number = addend(operand)
     minimum, maximum = _bound(operand.minimum), _bound(operand.maximum)
     clamp = operand.clamp
     if stored is None and isinstance(number, float):
