@@ -6,6 +6,9 @@ Each is the twin of an asynchronous one, of which it has all but the waiting; se
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from kvorum._proto import kvorum_pb2 as pb
@@ -143,22 +146,22 @@ class ListIterator:
         self._link = link
         self._timeout = timeout
         self._background = background
+        self._ahead: tuple[pb.Read, Future[pb.ReadResult]] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Entry:
-        entry = self._step()
+        if self._walk.hungry:
+            self._fetch()
+        entry = self._walk.pop()
         if entry is None:
             raise StopIteration
         return entry
 
     def page(self) -> list[Entry]:
         """See `kvorum.ListIterator.page`."""
-        entries = []
-        while (entry := self._step()) is not None:
-            entries.append(entry)
-        return entries
+        return list(self)
 
     @property
     def cursor(self) -> str:
@@ -170,10 +173,20 @@ class ListIterator:
         """See `kvorum.ListIterator.has_more`."""
         return self._walk.has_more
 
-    def _step(self) -> Entry | None:
-        while (read := self._walk.next_read()) is not None:
-            self._walk.take(read, self._background.call(lambda read=read: self._read(read)))  # type: ignore[misc]
-        return self._walk.pop()
+    def _fetch(self) -> None:
+        """Until a row can be given out, or none is left."""
+        walk, background = self._walk, self._background
+        while (read := walk.next_read()) is not None:
+            ahead, self._ahead = self._ahead, None
+            if ahead is None or self._link.closed:
+                answer = background.call(partial(self._read, read))
+            else:
+                read, fetch = ahead
+                answer = background.result(fetch)
+            walk.take(read, answer)
+            if self._link.remote and (following := walk.read_ahead()) is not None:
+                with suppress(Closed):  # by another thread: the next batch will tell
+                    self._ahead = following, background.submit(partial(self._read, following))
 
     async def _read(self, read: pb.Read) -> pb.ReadResult:
         return await self._link.backend.read(read, timeout=self._timeout)

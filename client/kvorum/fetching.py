@@ -27,7 +27,7 @@ class Fetches(Generic[T]):
             return None
         if self._fetch is None:
             self._fetch = asyncio.ensure_future(_fetch(self._source))
-            self._fetch.add_done_callback(_retrieve)
+            self._fetch.add_done_callback(retrieve)
         fetch = self._fetch
         await asyncio.wait([fetch])
         if self._fetch is fetch:
@@ -60,7 +60,7 @@ async def _fetch(source: AsyncIterator[T]) -> T | None:
     return await anext(source, None)
 
 
-def _retrieve(fetch: "asyncio.Task[T | None]") -> None:
+def retrieve(fetch: "asyncio.Future[T]") -> None:
     """An outcome that nobody waits for must not leave a log line."""
     if not fetch.cancelled():
         fetch.exception()

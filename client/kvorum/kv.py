@@ -179,9 +179,11 @@ class Kv:
         """Entries in the order of their keys: below a prefix (not the prefix itself), from `start` on, before `end`.
 
         Give `prefix`, `prefix` with `start` or `end`, or `start` and `end`; None is the same as not given, and the
-        prefix `()` means everything. Entries are read in batches of `batch_size` (≤ 1,000; by default the limit or
-        100, at most 500); each batch is one snapshot, and `timeout` is for each. `cursor` is that of an earlier list.
-        With `keys_only` the values stay where they are, and are None.
+        prefix `()` means everything. Entries are read in batches of `batch_size` (≤ 1,000; by default the limit, at
+        most 500; without a limit 100, and twice as many each time); each batch is one snapshot, and `timeout` is for
+        each. From the second one on a cluster reads the next batch while this one is worked on, unless batches are
+        smaller than 100. `cursor` is that of an earlier list. With `keys_only` the values stay where they are, and are
+        None.
 
         Errors: InvalidKey, InvalidArgument, LimitExceeded, at once; DataError while iterating.
         """

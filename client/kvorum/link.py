@@ -17,7 +17,7 @@ from kvorum.tracing import tracing
 class Link:
     """See the module."""
 
-    __slots__ = ("_closed", "backend", "point", "timeout", "tracing")
+    __slots__ = ("_closed", "backend", "point", "remote", "timeout", "tracing")
 
     def __init__(self, backend: Backend, timeout: float) -> None:
         self.tracing = tracing()
@@ -27,6 +27,8 @@ class Link:
         self.backend: Backend = backend
         self.point: Callable[..., Awaitable[bytes]] | None = getattr(backend, "point", None)
         """`PointReader.point`, if the backend has it."""
+        self.remote: Final = self.point is not None
+        """Whoever answers is another process, which works while this one does."""
         self.timeout: Final = timeout
         """Seconds, of a call that names none."""
         self._closed = False
