@@ -40,8 +40,8 @@ MAX_READ_RANGES: Final = 10
 MAX_READ_ENTRIES: Final = 1_000
 """Rows that one read may ask for, over all its ranges."""
 DEFAULT_BATCH_SIZE: Final = 100
-"""Rows of a list's first batch, if neither `batch_size` nor `limit` is given; later ones have twice as many each time, up
-to MAX_READ_ENTRIES."""
+"""Rows of a list's first batch, if neither `batch_size` nor `limit` is given; later ones have twice as many each time,
+at most MAX_READ_ENTRIES."""
 MAX_DEFAULT_BATCH_SIZE: Final = 500
 """Rows of a list's batch, if `batch_size` is not given and `limit` is larger."""
 MAX_WATCHED_KEYS: Final = 10

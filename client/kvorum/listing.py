@@ -14,7 +14,6 @@ it.
 """
 
 import asyncio
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Self

@@ -22,6 +22,7 @@ class Remote(FakeBackend):
         super().__init__()
         self.rows = {key: row(key, number, number + 1) for number, key in enumerate(map(_numbered, range(rows)))}
         self.gates: list[asyncio.Event] = []
+        self.came = asyncio.Event()
         self.problems: dict[int, KvorumError] = {}
         """Of reads, by their number."""
         self.open = False
@@ -35,6 +36,7 @@ class Remote(FakeBackend):
         if self.open:
             gate.set()
         self.gates.append(gate)
+        self.came.set()
         number = len(self.gates)
         answer = await super().read(read, timeout=timeout)
         await gate.wait()
@@ -46,7 +48,8 @@ class Remote(FakeBackend):
         """Until so many reads have come; all of them are answered."""
         async with asyncio.timeout(10):
             while len(self.gates) < count:
-                await asyncio.sleep(0)
+                self.came.clear()
+                await self.came.wait()
         for gate in self.gates:
             gate.set()
 

@@ -37,7 +37,9 @@ def one_sum(rng: random.Random, key: bytes) -> pb.Mutation:
     if kind == 4:
         return add(key, float(rng.choice((1, 2, -1, 0.5, 2.0**40))))
     if kind == 5:
-        return add(key, number, low=rng.choice((None, 0, 5)), high=rng.choice((None, 10, TOP)), clamp=rng.random() < 0.5)
+        return add(
+            key, number, low=rng.choice((None, 0, 5)), high=rng.choice((None, 10, TOP)), clamp=rng.random() < 0.5
+        )
     if kind == 6:
         return combine(SUM, key, number)
     if kind == 7:
