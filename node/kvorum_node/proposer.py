@@ -2,7 +2,9 @@
 
 An entry costs a log sync and a round of messages whatever stands in it, so the proposer never has more than a few
 entries in flight: what arrives meanwhile waits, and goes into the next ones. Batches therefore grow under load by
-themselves, without a timer that would delay a single caller.
+themselves, without a timer that would delay a single caller. Of two entries in flight the second one leaves when the
+first is half way: at once it would hardly hold anything (1,000 writes a second, two cores for all processes: median 14
+instead of 21 ms, 99 % within 47 instead of 79).
 
 Commands are kept as the bytes that will stand in the entry. A connection's whole WriteGroup is one command and one
 callback, never one for each write. Rejected: one future per write (two thirds of a batch's cost were futures,
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -28,7 +30,12 @@ from kvorum_raft.seams import Applied, Consensus
 
 from .store import DATA_VERSION
 from .store.answers import Outputs
-from .timers import Timers
+from .timers import Handle, Timers
+
+_SHORT: Final = 0.001
+"""Seconds that no timer is set for."""
+_ROUNDS: Final = 8
+"""Entries over which their time is averaged, about."""
 
 Done = Callable[[Any, RaftError | None], None]
 """Called once, on the loop: with the command's output from apply, or with what went wrong."""
@@ -161,7 +168,10 @@ class Proposer:
         self._urgent = _Line()
         self._line = _Line()
         self._in_flight = 0
-        self._scheduled = False
+        self._flushing: Handle | None = None
+        """What will propose what waits."""
+        self._proposed = self._round = 0.0
+        """When the newest entry was proposed, and how many seconds one takes, about."""
         self._stopped = False
         self._when_idle: list[Callable[[], None]] = []
         self._entries = self._commands = self._commits = self._refused = self._failed = 0
@@ -190,10 +200,18 @@ class Proposer:
             item.on_done(None, Overloaded("too many commands wait to be proposed"))
             return
         line.push(item)
-        if not self._scheduled and self._in_flight < bounds.in_flight:
-            # Not at once: the other frames that arrived in this turn of the loop shall ride in the same entry.
-            self._scheduled = True
-            self._timers.call_soon(self._flush)
+        if self._flushing is None and self._in_flight < bounds.in_flight:
+            self._plan()
+
+    def _plan(self) -> None:
+        """Propose what waits, but not at once: what else arrives in this turn of the loop shall ride in the same entry;
+        and while one is in flight, what arrives until it is half way. So entries follow each other at even distances,
+        and a busy machine, on which they take long, has fewer of them to carry."""
+        wait = self._proposed + self._round / 2 - self._timers.time() if self._in_flight else 0.0
+        if wait < _SHORT:
+            self._flushing = self._timers.call_soon(self._flush)
+        else:
+            self._flushing = self._timers.call_later(wait, self._flush)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back, once, as soon as no entry is in flight and nothing waits; at once if that is now."""
@@ -236,7 +254,10 @@ class Proposer:
         return _TAG_VERSION + varint(self.data_version)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        now = self._timers.time()
         while self._in_flight < self._bounds.in_flight and (self._urgent.waiting or self._line.waiting):
             batch = self._next_batch()
             try:
@@ -249,9 +270,10 @@ class Proposer:
                     self._fail_waiting(error)
                 continue
             self._in_flight += 1
+            self._proposed = now
             self._entries += 1
             self._commands += len(batch)
-            future.add_done_callback(partial(self._finished, batch, perf_counter()))
+            future.add_done_callback(partial(self._finished, batch, perf_counter(), now))
 
     def _next_batch(self) -> list[Proposal]:
         bounds = self._bounds
@@ -283,10 +305,16 @@ class Proposer:
         self._commits += commits
         return batch
 
-    def _finished(self, batch: list[Proposal], proposed_at: float, future: "asyncio.Future[Applied]") -> None:
+    def _finished(
+        self, batch: list[Proposal], proposed_at: float, since: float, future: "asyncio.Future[Applied]"
+    ) -> None:
         self._in_flight -= 1
+        self._round += (self._timers.time() - since - self._round) / _ROUNDS
         # The next entry leaves before the answers are written, so that disks and peers work meanwhile.
-        self._flush()
+        if not self._in_flight:
+            self._flush()
+        elif self._flushing is None and (self._urgent.waiting or self._line.waiting):
+            self._plan()
         error = _error_of(future)
         if error is not None:
             self._failed += len(batch)

@@ -75,6 +75,79 @@ def test_batches_grow_while_entries_are_in_flight() -> None:
     assert bench.entries == [["0"], ["1"], [str(number) for number in range(2, 10)]]
 
 
+def warmed(latency: float) -> Bench:
+    """One that knows how long its entries take."""
+    bench = Bench()
+    bench.consensus.latency = latency
+    for _ in range(60):
+        bench.submit("warm")
+        bench.timers.advance(latency + 0.001)
+    bench.machine.batches.clear()
+    return bench
+
+
+def test_what_arrives_before_an_entry_is_half_way_rides_together() -> None:
+    bench = warmed(0.020)
+    bench.submit("first")
+    bench.timers.advance(0.002)
+    for number in range(3):  # at 2, 4 and 6 ms
+        bench.submit(str(number))
+        bench.timers.advance(0.002)
+    before = len(bench.consensus.payloads)
+    bench.timers.advance(0.001)  # 9 ms
+    assert len(bench.consensus.payloads) == before
+    bench.timers.advance(0.002)
+    assert len(bench.consensus.payloads) == before + 1
+    bench.submit("later")  # waits until one of the two has come home
+    bench.timers.advance(0.008)
+    assert len(bench.consensus.payloads) == before + 1
+    bench.timers.advance(0.1)
+    assert bench.entries == [["first"], ["0", "1", "2"], ["later"]]
+
+
+def test_what_arrives_later_leaves_at_once() -> None:
+    bench = warmed(0.020)
+    bench.submit("first")
+    bench.timers.advance(0.015)
+    before = len(bench.consensus.payloads)
+    bench.submit("second")
+    bench.timers.advance(0.0)
+    assert len(bench.consensus.payloads) == before + 1
+
+
+def test_nothing_waits_for_half_of_an_entry_that_has_ended() -> None:
+    """Nor does what was to be proposed then leave too early what comes after it."""
+    bench = warmed(0.100)
+    bench.consensus.latency = 0.004
+    bench.submit("quick")
+    bench.timers.advance(0.002)
+    bench.submit("waits")
+    bench.timers.advance(0.002)
+    bench.timers.advance(0.0)
+    assert bench.entries[0] == ["quick"]
+    bench.consensus.latency = 0.100
+    bench.timers.advance(0.015)
+    assert bench.entries == [["quick"], ["waits"]]
+    bench.submit("third")
+    bench.timers.advance(0.001)
+    before = len(bench.consensus.payloads)
+    bench.submit("fourth")
+    bench.timers.advance(0.031)  # here the wish of "waits" would have come true
+    assert len(bench.consensus.payloads) == before
+    bench.timers.advance(0.200)
+    assert bench.entries == [["quick"], ["waits"], ["third"], ["fourth"]]
+
+
+def test_a_single_caller_waits_for_no_timer() -> None:
+    bench = warmed(0.020)
+    for _ in range(3):
+        bench.submit("next")
+        before = len(bench.consensus.payloads)
+        bench.timers.advance(0.0)
+        assert len(bench.consensus.payloads) == before + 1
+        bench.timers.advance(0.021)
+
+
 def test_urgent_commands_go_first() -> None:
     bench = Bench(ProposerLimits(in_flight=1))
     bench.consensus.held = True
