@@ -1,7 +1,8 @@
 """What came of a commit."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.backend import WriteOutcome
@@ -37,16 +38,21 @@ class CommitResult(NamedTuple):
         return self.ok
 
 
+_DONE: Final = pb.OUTCOME_DONE
+_new_result: Final = partial(tuple.__new__, CommitResult)
+"""Without the named tuple's own call, which takes 0.5 µs."""
+
+
 def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) -> CommitResult:
     """What an executed write means; `enqueues` are those that it had.
 
     Errors, with nothing changed: TypeMismatch, OutOfRange, StaleLease, QueueFull, MessageGone, PermissionDenied.
     """
-    result = outcome.result
+    result, versionstamp = outcome
     what = result.outcome
-    if what == pb.OUTCOME_DONE:
+    if what == _DONE:
         messages = _sent(outcome, enqueues) if enqueues else ()
-        return CommitResult(True, outcome.versionstamp.hex(), deleted=result.deleted, messages=messages)
+        return _new_result((True, versionstamp.hex(), (), result.deleted, messages))
     if what == pb.OUTCOME_CHECK_FAILED:
         return CommitResult(False, None, tuple(result.failed_checks))
     if what == pb.OUTCOME_TYPE_ERROR:

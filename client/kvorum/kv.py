@@ -25,12 +25,12 @@ from kvorum.link import Link
 from kvorum.listing import ListIterator, Walk, count_read
 from kvorum.mutation import (
     SetKey,
-    add_set,
     check_list,
     delete_mutation,
     delete_range_mutation,
     read_key,
     read_keys,
+    set_write,
     too_long,
     touch_write,
 )
@@ -270,9 +270,9 @@ class Kv:
         Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
         """
         link = self._link
-        op = pb.AtomicWrite()
-        add_set(op, key, value, expire_in)
-        return commit_result(await link.backend.write(op.SerializeToString(), timeout=link.within(timeout)))
+        op = set_write(key, value, expire_in)
+        within = link.timeout if timeout is None else link.within(timeout)
+        return commit_result(await link.backend.write(op, timeout=within))
 
     async def delete(self, key: Sequence[KeyPart], *, timeout: Duration | None = None) -> CommitResult:
         """Remove a key; fine if it is absent. Errors: InvalidKey, LimitExceeded."""

@@ -20,6 +20,14 @@ _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
 SUFFIX_SIZE: Final = 22
 """What a versionstamp adds to a key."""
 
+# Of a serialised set: tags and lengths, each of one byte.
+_ONE_BYTE: Final = 0x80
+_AROUND: Final = 8
+"""Bytes of a mutation besides key and value."""
+_VALUES: Final = tuple(bytes((0x10, _SET, 0x1A, size)) for size in range(_ONE_BYTE))
+"""Between key and value: kind, and size of the value."""
+_ENCODINGS: Final = {encoding: bytes((0x20, encoding)) for encoding in pb.ValueEncoding.values()}
+
 
 class CommitVersionstamp:
     """Stands for the versionstamp of the commit, as the last part of a key that is set; see `commit_versionstamp`."""
@@ -90,31 +98,57 @@ def add_set(write: pb.AtomicWrite, key: SetKey, value: object, expire_in: Durati
 
     Errors: InvalidKey, InvalidValue, InvalidArgument, LimitExceeded.
     """
-    suffixed = isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[-1], CommitVersionstamp)
-    if suffixed:
+    encoded, suffixed = _set_key(key)
+    data, encoding = encode_value(value)
+    _add_set(write, encoded, data, encoding, expire_in, suffixed=suffixed)
+    return len(encoded) + len(data) + (SUFFIX_SIZE if suffixed else 0)
+
+
+def set_write(key: SetKey, value: object, expire_in: Duration | None) -> bytes:
+    """A set and nothing else, as a serialised operation. Errors: as `add_set`."""
+    encoded, suffixed = _set_key(key)
+    data, encoding = encode_value(value)
+    key_size, value_size = len(encoded), len(data)
+    size = key_size + value_size + _AROUND
+    if size < _ONE_BYTE and data and expire_in is None and not suffixed:
+        # As protobuf writes it (an empty value is left out there), in 0.9 instead of 2.4 µs: all lengths are single bytes.
+        head = bytes((0x12, size, 0x0A, key_size))
+        return b"".join((head, encoded, _VALUES[value_size], data, _ENCODINGS[encoding]))
+    write = pb.AtomicWrite()
+    _add_set(write, encoded, data, encoding, expire_in, suffixed=suffixed)
+    return write.SerializeToString()
+
+
+def _set_key(key: SetKey) -> tuple[bytes, bool]:
+    """The bytes of a key that is to be set, and whether the versionstamp of the commit is to follow them."""
+    if isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[-1], CommitVersionstamp):
         encoded = encode_key(key[:-1])  # type: ignore[arg-type]  # a second placeholder is refused there
         if not encoded:
             raise InvalidKey("key cannot be empty: commit_versionstamp() needs at least one part before it")
         if len(encoded) + SUFFIX_SIZE > limits.MAX_WRITE_KEY_SIZE:
             size = len(encoded) + SUFFIX_SIZE
             raise LimitExceeded("MAX_WRITE_KEY_SIZE", limits.MAX_WRITE_KEY_SIZE, size, "key with its versionstamp")
-    else:
-        encoded = encode_key(key)  # type: ignore[arg-type]  # placeholders elsewhere are refused there
-        if not 0 < len(encoded) <= limits.MAX_WRITE_KEY_SIZE:
-            raise _wrong_size(encoded)
-    data, encoding = encode_value(value)
+        return encoded, True
+    encoded = encode_key(key)  # type: ignore[arg-type]  # placeholders elsewhere are refused there
+    if not 0 < len(encoded) <= limits.MAX_WRITE_KEY_SIZE:
+        raise _wrong_size(encoded)
+    return encoded, False
+
+
+def _add_set(
+    write: pb.AtomicWrite, key: bytes, data: bytes, encoding: int, expire_in: Duration | None, *, suffixed: bool
+) -> None:
     expire_in_ms = 0
     if expire_in is not None:
         expire_in_ms = milliseconds(expire_in, "expire_in", "MAX_EXPIRE_IN", limits.MAX_EXPIRE_IN)
     # In its place, and field by field: a message of its own, copied by appending it, takes 0.5 µs more.
     mutation = write.mutations.add()
-    mutation.key = encoded
+    mutation.key = key
     mutation.type = _SUFFIXED if suffixed else _SET
     mutation.value = data
     mutation.encoding = encoding  # type: ignore[assignment]  # a number of pb.ValueEncoding
     if expire_in is not None:
         mutation.expire_in_ms = expire_in_ms
-    return len(encoded) + len(data) + (SUFFIX_SIZE if suffixed else 0)
 
 
 def delete_mutation(key: Sequence[KeyPart]) -> pb.Mutation:

@@ -38,6 +38,7 @@ order, so that repeating "everything in order" is iterating over it, and a queue
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Protocol
 
 from kvorum import errors, limits
@@ -51,6 +52,8 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 """Bytes of all writes under way."""
 FRAME_BYTES: Final = limits.MAX_ENTRY_SIZE
 """Bytes of operations in one frame; one larger write goes alone."""
+_new_outcome: Final = partial(tuple.__new__, WriteOutcome)
+"""Without the named tuple's own call, which takes 0.3 µs."""
 
 
 class Promise(Protocol):
@@ -332,7 +335,7 @@ class Writes:
                         stamp = b""
                         if outcome == pb.OUTCOME_DONE:
                             stamp = (result.stamp_prefix or prefix) + result.number.to_bytes(2, "big")
-                        pending.promise.set_result(WriteOutcome(result, stamp))
+                        pending.promise.set_result(_new_outcome((result, stamp)))
                 else:
                     refused = True
                     lost_leader |= outcome == pb.OUTCOME_NOT_LEADER

@@ -14,6 +14,7 @@ MAX_ENCODED: Final = 1 << 20
 _BYTES_HEAD: Final = HEADER + b"B"
 _SMALL_INTS: Final = tuple(bytes((0x49, number << 1)) for number in range(64))
 _SHORT: Final = tuple(bytes((0x22, size)) for size in range(128))
+_SHORT_HEADS: Final = tuple(HEADER + head for head in _SHORT)
 
 
 STORABLE: Final = "None, bool, int, float, str, bytes, list, dict, set and datetime can"
@@ -27,6 +28,8 @@ def dumps(value: object, name: str = "value") -> bytes:
     """
     if type(value) is bytes:
         return _written_bytes(value)  # what many messages are: 0.3 instead of 0.8 µs
+    if type(value) is str and len(value) < len(_SHORT) and value.isascii():
+        return _SHORT_HEADS[len(value)] + value.encode()  # what many values are: 0.5 instead of 1.3 µs
     out = bytearray(HEADER)
     try:
         _write(out, value, 1)

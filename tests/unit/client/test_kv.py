@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import kvorum
-from kvorum import Entry, Kv
+from kvorum import Entry, Kv, KvU64, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import (
     Closed,
@@ -24,6 +24,8 @@ from kvorum.errors import (
     Unavailable,
 )
 from kvorum.keys import encode_key
+from kvorum.mutation import set_write
+from kvorum.values import encode_value
 from tests.unit.client.fake_backend import FakeBackend, refused, row, stamp
 
 A = encode_key(("a",))
@@ -272,6 +274,21 @@ async def test_the_sizes_of_a_whole_are_counted_as_the_node_counts_them(kv: Kv, 
     payload = len(operation._write.enqueues[0].payload)
     parts = (3 + 22) + 12 * (3 + 65_000) + payload + 10 * 3 + 64 * 4 + 3 + 3 + (3 + 4 + 4) + (3 + 10_000)
     assert error.value.got == parts
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, 104, 105, 106, 107, 108, 109, 110, 117, 118, 119, 120, 127, 128, 300, 65_000])
+@pytest.mark.parametrize("key", [("k",), ("key", 1, True), ("x" * 100,), ("y" * 140,)])
+async def test_a_set_is_written_as_protobuf_writes_it(
+    kv: Kv, backend: FakeBackend, size: int, key: tuple[str | int, ...]
+) -> None:
+    for value in (b"v" * size, "s" * size, "é" * size, "ш" * (size // 2), KvU64(size)):
+        data, encoding = encode_value(value)
+        written = pb.AtomicWrite()
+        written.mutations.add(key=encode_key(key), type=pb.MUTATION_TYPE_SET, value=data).encoding = encoding  # type: ignore[assignment]
+        if len(data) <= limits.MAX_VALUE_SIZE:
+            assert set_write(key, value, None) == written.SerializeToString()
+            await kv.set(key, value)
+            assert backend.writes[-1] == written
 
 
 # ---- lists over answers of any size

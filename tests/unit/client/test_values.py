@@ -415,3 +415,11 @@ def test_the_counter_has_a_range(number: int) -> None:
 def test_the_counter_takes_ints_only(number: Any) -> None:
     with pytest.raises(InvalidValue, match="a KvU64 is an integer, got"):
         KvU64(number)
+
+
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 129, 300])
+def test_a_text_alone_is_written_as_one_in_a_list(size: int) -> None:
+    for text in ("a" * size, "\x00\x7f" * (size // 2), "é" * size, "a" * size + "é"):
+        header, array, end = b"\xff\x0f", b"A\x01", b"$\x00\x01"
+        assert v8.dumps([text]) == header + array + v8.dumps(text)[len(header) :] + end
+        assert v8.loads(v8.dumps(text)) == text == v8serialize.loads(v8.dumps(text))
