@@ -111,7 +111,7 @@ def set_write(key: SetKey, value: object, expire_in: Duration | None) -> bytes:
     key_size, value_size = len(encoded), len(data)
     size = key_size + value_size + _AROUND
     if size < _ONE_BYTE and data and expire_in is None and not suffixed:
-        # As protobuf writes it (an empty value is left out there), in 0.9 instead of 2.4 µs: all lengths are single bytes.
+        # As protobuf writes it (which leaves out an empty value), in 0.9 instead of 2.4 µs: each length is one byte.
         head = bytes((0x12, size, 0x0A, key_size))
         return b"".join((head, encoded, _VALUES[value_size], data, _ENCODINGS[encoding]))
     write = pb.AtomicWrite()
@@ -122,7 +122,7 @@ def set_write(key: SetKey, value: object, expire_in: Duration | None) -> bytes:
 def _set_key(key: SetKey) -> tuple[bytes, bool]:
     """The bytes of a key that is to be set, and whether the versionstamp of the commit is to follow them."""
     if isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[-1], CommitVersionstamp):
-        encoded = encode_key(key[:-1])  # type: ignore[arg-type]  # a second placeholder is refused there
+        encoded = encode_key(key[:-1])  # a second placeholder is refused there
         if not encoded:
             raise InvalidKey("key cannot be empty: commit_versionstamp() needs at least one part before it")
         if len(encoded) + SUFFIX_SIZE > limits.MAX_WRITE_KEY_SIZE:

@@ -276,7 +276,9 @@ async def test_the_sizes_of_a_whole_are_counted_as_the_node_counts_them(kv: Kv, 
     assert error.value.got == parts
 
 
-@pytest.mark.parametrize("size", [0, 1, 90, 104, 105, 106, 107, 108, 109, 110, 117, 118, 119, 120, 127, 128, 300, 65_000])
+@pytest.mark.parametrize(
+    "size", [0, 1, 90, 104, 105, 106, 107, 108, 109, 110, 117, 118, 119, 120, 127, 128, 300, 65_000]
+)
 @pytest.mark.parametrize("key", [("k",), ("key", 1, True), ("x" * 100,), ("y" * 140,)])
 async def test_a_set_is_written_as_protobuf_writes_it(
     kv: Kv, backend: FakeBackend, size: int, key: tuple[str | int, ...]

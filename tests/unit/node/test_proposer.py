@@ -101,6 +101,8 @@ def test_what_arrives_before_an_entry_is_half_way_rides_together() -> None:
     bench.submit("later")  # waits until one of the two has come home
     bench.timers.advance(0.008)
     assert len(bench.consensus.payloads) == before + 1
+    bench.timers.advance(0.003)
+    assert len(bench.consensus.payloads) == before + 2
     bench.timers.advance(0.1)
     assert bench.entries == [["first"], ["0", "1", "2"], ["later"]]
 
