@@ -16,6 +16,7 @@ from kvorum.selector import select
 from kvorum.values import encode_number, encode_value
 
 _SET: Final = pb.MUTATION_TYPE_SET
+_ADD: Final = pb.MUTATION_TYPE_ADD
 _SUFFIXED: Final = pb.MUTATION_TYPE_SET_SUFFIX_VERSIONSTAMPED_KEY
 SUFFIX_SIZE: Final = 22
 """What a versionstamp adds to a key."""
@@ -188,18 +189,33 @@ def delete_range_mutation(
     return pb.Mutation(key=selected.start, type=pb.MUTATION_TYPE_DELETE_RANGE, end=selected.end, limit=limit)
 
 
-def sum_mutation(
-    key: Sequence[KeyPart], number: int | float, minimum: int | float | None, maximum: int | float | None, clamp: bool
-) -> pb.Mutation:
-    """Errors: InvalidKey, InvalidValue, LimitExceeded."""
-    mutation = pb.Mutation(key=write_key(key), type=pb.MUTATION_TYPE_ADD, sum_clamp=bool(clamp))
-    mutation.value = encode_number(number)
+def add_sum(
+    write: pb.AtomicWrite,
+    key: Sequence[KeyPart],
+    number: int | float,
+    minimum: int | float | None,
+    maximum: int | float | None,
+    clamp: bool,
+) -> int:
+    """Add a sum to a write; returns what it counts for in its size. Nothing is added if an error is raised.
+
+    Errors: InvalidKey, InvalidValue, LimitExceeded.
+    """
+    encoded, data = write_key(key), encode_number(number)
+    lowest = b"" if minimum is None else encode_number(minimum, "minimum")
+    highest = b"" if maximum is None else encode_number(maximum, "maximum")
+    mutation = write.mutations.add()  # in its place: see `_add_set`
+    mutation.key = encoded
+    mutation.type = _ADD
+    mutation.value = data
     mutation.encoding = pb.VALUE_ENCODING_V8
-    if minimum is not None:
-        mutation.sum_min = encode_number(minimum, "minimum")
-    if maximum is not None:
-        mutation.sum_max = encode_number(maximum, "maximum")
-    return mutation
+    if lowest:
+        mutation.sum_min = lowest
+    if highest:
+        mutation.sum_max = highest
+    if clamp:
+        mutation.sum_clamp = True
+    return len(encoded) + len(data) + len(lowest) + len(highest)
 
 
 def extremum_mutation(key: Sequence[KeyPart], number: int, *, largest: bool) -> pb.Mutation:
