@@ -32,6 +32,11 @@ class Entry(NamedTuple):
         return self.versionstamp is not None
 
 
+_STAMP_END: Final = 11
+_new_entry: Final = partial(tuple.__new__, Entry)
+"""Without the named tuple's own call, which takes 0.2 µs."""
+
+
 def own_key(key: Sequence[KeyPart]) -> Key:
     """The key that a caller gave, as it comes back: a tuple, and nothing in it that can still be changed."""
     if type(key) is tuple:
@@ -49,14 +54,9 @@ def answered(key: Key, row: pb.KvEntry) -> Entry:
     if not stamp:
         return Entry(key, None, None)
     try:
-        return Entry(key, decode_value(row.value, row.encoding), stamp.hex())
+        return _new_entry((key, decode_value(row.value, row.encoding), stamp.hex()))
     except DataError as error:
         raise DataError(f"{key!r}: {error}") from error
-
-
-_STAMP_END: Final = 11
-_new_entry: Final = partial(tuple.__new__, Entry)
-"""Without the named tuple's own call, which takes 0.2 µs."""
 
 
 def unpacked(key: Sequence[KeyPart], row: bytes) -> Entry:

@@ -26,7 +26,7 @@ from kvorum._proto import kvorum_pb2 as pb
 
 from .metrics.operations import OK, Meter, code_of_read
 from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
-from .store import Snapshot, Store, StoreFault, make_bare_entry, make_entry
+from .store import Snapshot, Store, StoreFault, write_bare_entry, write_entry
 from .timers import Alarm
 
 logger = logging.getLogger("kvorum.node")
@@ -156,9 +156,10 @@ class ListJob(ReadJob):
         """Rows of a range, until the slice is full. True: there are no more."""
         if self._rows is None:
             self._rows = snapshot.iter_rows(selected)
-        make, with_expiry = make_bare_entry if selected.keys_only else make_entry, self.read.with_expiry
+        write, with_expiry = write_bare_entry if selected.keys_only else write_entry, self.read.with_expiry
+        add = found.entries.add
         for key, row in self._rows:
-            found.entries.append(make(key, row, with_expiry=with_expiry))
+            write(add(), key, row, with_expiry=with_expiry)
             budget.rows -= 1
             # what was read, also where less of it is told
             budget.size -= len(key) + len(row) + 32

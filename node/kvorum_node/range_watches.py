@@ -25,7 +25,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from .ranges import Ranges
 from .store import Snapshot, Store, StoreFault, history
 from .store.history import DELETED, EXPIRED, Place
-from .store.reads import make_entry
+from .store.reads import write_bare_entry, write_entry
 from .timers import Alarm, Timers
 
 logger = logging.getLogger("kvorum.node")
@@ -386,12 +386,10 @@ def _event(found: list[tuple[bytes, bytes]], watch: RangeWatch, through: bytes) 
     add = event.changes.add
     for key, row in found:
         kind = _KINDS.get(row[0])
-        if kind is not None:
-            add(kind=kind, entry=pb.KvEntry(key=key, versionstamp=row[1:11]))
-        elif watch.keys_only:
-            add(kind=pb.CHANGE_KIND_SET, entry=pb.KvEntry(key=key, versionstamp=row[1:11]))
-        else:
-            add(kind=pb.CHANGE_KIND_SET, entry=make_entry(key, row))
+        change = add()
+        change.kind = pb.CHANGE_KIND_SET if kind is None else kind
+        write = write_entry if kind is None and not watch.keys_only else write_bare_entry
+        write(change.entry, key, row)
     return event
 
 

@@ -6,7 +6,7 @@ from .home import Space
 from .machine import DEFAULT_MAP_SIZE, Store
 from .mutations import BEYOND_VERSION_1
 from .queues.reads import queue_cursor
-from .reads import Snapshot, make_bare_entry, make_entry
+from .reads import Snapshot, make_entry, write_bare_entry, write_entry
 from .records import DATA_VERSION
 from .results import ApplyResult, Denied, Grant, Leased, LeaseInfo, QueueFacts, Unfinished
 from .validation import check_queue_name, validate
@@ -28,9 +28,10 @@ __all__ = [
     "StoreFault",
     "Unfinished",
     "check_queue_name",
-    "make_bare_entry",
     "make_entry",
     "queue_cursor",
     "validate",
     "validate_command",
+    "write_bare_entry",
+    "write_entry",
 ]

@@ -20,25 +20,33 @@ _LAST_NUMBER = b"\xff\xff"
 _crc32 = zlib.crc32
 
 
-def make_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
+def write_entry(entry: pb.KvEntry, key: bytes, row: bytes, *, with_expiry: bool = False) -> None:
+    """Fill in an entry that stands in its answer already: a message of its own, appended there, takes 1.9 instead of
+    0.7 µs."""
     kind = row[0]
+    entry.key = key
+    entry.versionstamp = row[1:11]
     if kind & EXPIRES:
-        expire_at_ms = records.expiry_of(row) if with_expiry else 0
-        kind, value = records.value_of(row)
-        return pb.KvEntry(
-            key=key,
-            value=value,
-            encoding=kind,  # type: ignore[arg-type]
-            versionstamp=row[1:11],
-            expire_at_ms=expire_at_ms,
-        )
-    return pb.KvEntry(key=key, value=row[11:], encoding=kind, versionstamp=row[1:11])  # type: ignore[arg-type]
+        if with_expiry:
+            entry.expire_at_ms = records.expiry_of(row)
+        kind, entry.value = records.value_of(row)
+    else:
+        entry.value = row[11:]
+    entry.encoding = kind  # type: ignore[assignment]
 
 
-def make_bare_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
-    """A row without its value and what that is."""
-    expire_at_ms = records.expiry_of(row) if with_expiry and row[0] & EXPIRES else 0
-    return pb.KvEntry(key=key, versionstamp=row[1:11], expire_at_ms=expire_at_ms)
+def make_entry(key: bytes, row: bytes, *, with_expiry: bool = False) -> pb.KvEntry:
+    entry = pb.KvEntry()
+    write_entry(entry, key, row, with_expiry=with_expiry)
+    return entry
+
+
+def write_bare_entry(entry: pb.KvEntry, key: bytes, row: bytes, *, with_expiry: bool = False) -> None:
+    """The same without the row's value and what that is."""
+    entry.key = key
+    entry.versionstamp = row[1:11]
+    if with_expiry and row[0] & EXPIRES:
+        entry.expire_at_ms = records.expiry_of(row)
 
 
 def _packed(row: bytes) -> bytes:
@@ -169,7 +177,7 @@ class Snapshot:
             yield make_entry(key, row)
 
     def iter_rows(self, selected: pb.ReadRange) -> Iterator[tuple[bytes, bytes]]:
-        """The same as they are stored: for `make_entry` and `make_bare_entry`."""
+        """The same as they are stored: for `write_entry` and `write_bare_entry`."""
         left = selected.limit
         if not left:
             return
