@@ -136,6 +136,10 @@ MAX_FRAME_SIZE: Final = 4_194_304
 """Bytes of one stream frame, either way."""
 MAX_FRAME_OPERATIONS: Final = 1_000
 """Writes and reads in one stream frame."""
+MAX_UNREAD_SIZE: Final = 134_217_728
+"""Bytes of answers that a node holds for all gRPC clients that have not taken them yet, unless its setting
+`unread_answers_mb` says otherwise. Near it each call gets less at a time, at it reads are refused (`Overloaded`), and
+calls that take nothing are ended."""
 SWEEP_LIMIT: Final = 1_000
 """Keys that one sweep deletes at most."""
 MAX_DELETED_RANGE_KEYS: Final = 1_000

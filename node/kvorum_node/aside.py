@@ -1,7 +1,7 @@
 """Work on a snapshot that is too long for the loop: done by the thread of the lists, a slice at a time."""
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument
@@ -11,6 +11,8 @@ from .store import Snapshot, Store
 
 Result = TypeVar("Result")
 
+OWNER: Final = "aside"
+"""These take turns with each other: all of them are short, and none waits for a client."""
 Work = Callable[[Snapshot], Generator[None, None, Result]]
 """Reads a snapshot, yields between slices of a few milliseconds, and returns what it found; in the thread, so it
 touches nothing else. What it raises of InvalidArgument is the result, too."""
@@ -35,7 +37,7 @@ class AsideJob(ReadJob, Generic[Result]):
     def __init__(
         self, reader: ListReader, work: Work[Result], done: Callable[[Result | None, Problem | None], None]
     ) -> None:
-        super().__init__(reader)
+        super().__init__(reader, OWNER)
         self._work = work
         self._done = done
         self._steps: Generator[None, None, Result] | None = None
@@ -45,7 +47,7 @@ class AsideJob(ReadJob, Generic[Result]):
             self.snapshot = store.snapshot()
         if self._steps is None:
             self._steps = self._work(self.snapshot)
-        if self.too_old or self.cancelled:
+        if self.given_up or self.cancelled:
             message = f"it takes more than {MAX_AGE:g} s to read that: ask for less"
             return _Part(False, None, Problem(pb.READ_STATUS_TOO_OLD, message))
         try:
@@ -56,8 +58,8 @@ class AsideJob(ReadJob, Generic[Result]):
             return _Part(False, None, Problem(pb.READ_STATUS_INVALID, str(error)))
         return _Part(True)
 
-    def failed(self, problem: str) -> _Part:
-        return _Part(False, None, Problem(pb.READ_STATUS_NO_LEADER, problem))
+    def failed(self, problem: str, status: "pb.ReadStatus" = pb.READ_STATUS_NO_LEADER) -> _Part:
+        return _Part(False, None, Problem(status, problem))
 
     def deliver(self, part: Any) -> None:
         if part.more:

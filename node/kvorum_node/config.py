@@ -78,6 +78,7 @@ class NodeConfig:
     log_format: str
     slow_operation_ms: int
     """0: none is."""
+    unread_answers_mb: int
     kv_connect_token: str = field(repr=False)
     """Empty: none is set."""
     kv_connect_open: bool
@@ -170,6 +171,13 @@ SETTINGS: tuple[Setting, ...] = (
         values_of.whole(0, 86_400_000),
         500,
         "milliseconds after which an operation is logged as slow; 0: none",
+    ),
+    Setting(
+        "unread_answers_mb",
+        values_of.whole(64, 1 << 20),
+        limits.MAX_UNREAD_SIZE >> 20,
+        "MiB of answers that this node holds for gRPC clients which have not taken them; beyond half of it those that"
+        " take nothing for 3 s are ended",
     ),
     Setting(
         "kv_connect_token",

@@ -5,7 +5,11 @@ lists in turn, a slice at a time: a slice is 256 rows or 256 KiB, whichever come
 has its turn. Where only the number of rows is asked for they are not read at all, and a slice counts 4,096 of them.
 Between slices a list waits, with its snapshot open, until its taker asks for more; so a slow reader
 holds one snapshot and no rows. A snapshot that has been held for too long is given up (LMDB cannot reuse pages while
-it lives) and the reader told to resume.
+it lives) and the reader told to resume; much sooner if its taker does not come back while others wait for its place.
+
+Lists that wait for a place stand in a line for each of their owners, the connections of clients, and the owners take
+turns. One owner has a part of the places at most, and loses those at the end of its line when there is no room for the
+lists of others.
 
 The thread touches nothing but snapshots and the job in its hands; everything else happens on the loop. Whatever else
 reads much of the state (`aside`) has its turn in the same line.
@@ -15,8 +19,8 @@ import asyncio
 import logging
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -37,9 +41,16 @@ SLICE_COUNT = 4_096
 """Rows in one slice that are only counted: 1 to 2 ms."""
 MAX_OPEN = 128
 """Lists that are being served at a time; each holds one of LMDB's reader slots."""
+MAX_PLACES = 32
+"""Of them, those of one owner."""
 MAX_WAITING = 4_096
 MAX_AGE = 10.0
 """Seconds that a list may hold its snapshot."""
+IDLE_PATIENCE = 1.0
+"""Seconds for which its taker may stay away while others wait for a place."""
+LOOK = 0.25
+"""Seconds between looks at idle lists while others wait."""
+TOO_MANY = "too many lists wait"
 
 
 class Slice(Protocol):
@@ -57,17 +68,30 @@ class ReadJob:
     `deliver` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
     """
 
-    def __init__(self, reader: "ListReader") -> None:
+    def __init__(self, reader: "ListReader", owner: Hashable = None) -> None:
+        """`owner` is whose turn it takes; None: the node's own."""
         self._reader = reader
+        self.owner = owner
         self.snapshot: Snapshot | None = None
         self.opened_at = 0.0
         self.idle = False
         """Its taker's turn; neither queued nor in the thread's hands."""
+        self.idle_since = 0.0
         self.cancelled = False
-        self.too_old = False
+        self.given_up = ""
+        """Why it is to end without all that was asked for."""
         self.begun_at = self.first_at = perf_counter()
         """When it was asked for, and when its first slice was read; whoever takes it slowly makes it last."""
         self.slices = 0
+
+    def may_begin(self) -> bool:
+        """Its turn has come. False: whoever waits for it keeps it, and calls `begin` later, or never."""
+        return True
+
+    def begin(self) -> None:
+        """Wait for a turn again."""
+        if not self._reader.begin(self):
+            self._reader.turn_away(self)
 
     def resume(self) -> None:
         self._reader.resume(self)
@@ -80,8 +104,8 @@ class ReadJob:
         """In the thread: the next slice. Raises StoreFault."""
         raise NotImplementedError
 
-    def failed(self, problem: str) -> Slice:
-        """In the thread: the last slice of a job that the state cannot be read for."""
+    def failed(self, problem: str, status: "pb.ReadStatus" = pb.READ_STATUS_NO_LEADER) -> Slice:
+        """The last slice of a job that nothing can be read for; in the thread, or before it has begun."""
         raise NotImplementedError
 
     def deliver(self, part: Any) -> None:
@@ -104,10 +128,16 @@ class ListJob(ReadJob):
         read: pb.Read,
         taker: "Callable[[ListJob, pb.ReadResult], None]",
         time_ms: int = 0,
+        *,
+        owner: Hashable = None,
+        may_begin: "Callable[[ListJob], bool] | None" = None,
     ) -> None:
-        super().__init__(reader)
+        super().__init__(reader, owner)
         self.read = read
         self.taker = taker
+        self.gathered = 0
+        """Bytes that its taker has, and keeps for now."""
+        self._may_begin = may_begin
         self.denied = 0
         """The status that was answered in place of what was read; 0: none was."""
         self._time_ms = time_ms
@@ -116,8 +146,11 @@ class ListJob(ReadJob):
         self._rows: Iterator[tuple[bytes, bytes]] | None = None
         self._counted: Iterator[bytes] | None = None
 
-    def failed(self, problem: str) -> pb.ReadResult:
-        return pb.ReadResult(id=self.read.id, status=pb.READ_STATUS_NO_LEADER, message=problem)
+    def may_begin(self) -> bool:
+        return self._may_begin is None or self._may_begin(self)
+
+    def failed(self, problem: str, status: "pb.ReadStatus" = pb.READ_STATUS_NO_LEADER) -> pb.ReadResult:
+        return pb.ReadResult(id=self.read.id, status=status, message=problem)
 
     def deliver(self, part: Any) -> None:
         self.taker(self, part)
@@ -132,9 +165,9 @@ class ListJob(ReadJob):
         if self.snapshot is None:
             self.snapshot = store.snapshot()
         part = pb.ReadResult(id=self.read.id, status=pb.READ_STATUS_OK)
-        if self.too_old or self.cancelled:
+        if self.given_up or self.cancelled:
             part.status = pb.READ_STATUS_TOO_OLD
-            part.message = f"the list was read for more than {MAX_AGE:g} s: go on from the last key"
+            part.message = f"the list {self.given_up}: go on from the last key"
             return part
         ranges = self.read.ranges
         for _ in ranges:
@@ -203,15 +236,19 @@ class ListReader:
         self._store = store
         self._max_age = max_age
         self._jobs: queue.SimpleQueue[ReadJob | None] = queue.SimpleQueue()
-        self._waiting: deque[ReadJob] = deque()
+        self._lines: dict[Hashable, deque[ReadJob]] = {}
+        """Those that wait, by owner; the first owner is next. No line is empty."""
+        self._waiting = 0
         self._open: dict[ReadJob, None] = {}
+        self._places: Counter[Hashable] = Counter()
+        """Open ones by owner."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: Alarm | None = None
         self._stopped = False
         self.damage = ""
         """What was found in the data file, if it is damaged."""
-        self._served = self._slices = self._too_old = 0
+        self._served = self._slices = self._given_up = 0
         self.meter = Meter()
         """Of lists."""
         self.slow = SlowLog(0.0, float)
@@ -234,26 +271,49 @@ class ListReader:
         for job in self._open:
             job.release()
         self._open.clear()
-        self._waiting.clear()
+        self._places.clear()
+        self._lines.clear()
+        self._waiting = 0
 
     def submit(
-        self, read: pb.Read, taker: Callable[[ListJob, pb.ReadResult], None], time_ms: int = 0
+        self,
+        read: pb.Read,
+        taker: Callable[[ListJob, pb.ReadResult], None],
+        time_ms: int = 0,
+        *,
+        owner: Hashable = None,
+        may_begin: Callable[[ListJob], bool] | None = None,
     ) -> ListJob | None:
-        """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is."""
-        job = ListJob(self, read, taker, time_ms)
+        """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is. See
+        `ReadJob` for `owner` and `may_begin`."""
+        job = ListJob(self, read, taker, time_ms, owner=owner, may_begin=may_begin)
         if self.begin(job):
             return job
         return None
 
     def begin(self, job: ReadJob) -> bool:
         """Take a job; False if too many wait."""
-        if self._stopped or len(self._waiting) >= MAX_WAITING:
+        owner = job.owner
+        line = self._lines.get(owner)
+        if self._stopped or job.cancelled:
+            return job.cancelled
+        if line is None and self._has_place(owner):
+            if job.may_begin():
+                self._begin(job)
+            return True
+        if self._waiting >= MAX_WAITING and not self._make_room(0 if line is None else len(line)):
             return False
-        if len(self._open) < MAX_OPEN:
-            self._begin(job)
-        else:
-            self._waiting.append(job)
+        self._lines.setdefault(owner, deque()).append(job)
+        self._waiting += 1
+        if self._alarm is not None:
+            self._alarm.set_no_later(LOOK)
         return True
+
+    def turn_away(self, job: ReadJob) -> None:
+        """Nothing is read for it, since too many wait."""
+        if isinstance(job, ListJob):
+            self.meter.refused(code_of_read(pb.READ_STATUS_OVERLOADED))
+        job.deliver(job.failed(TOO_MANY, pb.READ_STATUS_OVERLOADED))
 
     def resume(self, job: ReadJob) -> None:
         if job.idle and not self._stopped:
@@ -264,24 +324,60 @@ class ListReader:
         job.cancelled = True
         if job in self._open:
             self.resume(job)
-        elif job in self._waiting:
-            self._waiting.remove(job)
+            return
+        line = self._lines.get(job.owner, ())
+        if isinstance(line, deque) and job in line:
+            line.remove(job)
+            self._taken_from(job.owner, line)
+
+    def _has_place(self, owner: Hashable) -> bool:
+        return len(self._open) < MAX_OPEN and self._places[owner] < MAX_PLACES
+
+    def _make_room(self, length: int) -> bool:
+        """At the cost of whoever has most that waits, if that is more than so many. False: nobody has."""
+        owner, line = max(self._lines.items(), key=lambda item: len(item[1]))
+        if len(line) <= length + 1:
+            return False
+        job = line.pop()
+        self._taken_from(owner, line)
+        self.turn_away(job)
+        return True
+
+    def _taken_from(self, owner: Hashable, line: deque[ReadJob]) -> None:
+        self._waiting -= 1
+        if not line:
+            del self._lines[owner]
 
     def statistics(self) -> dict[str, float]:
         return {
             "lists_open": len(self._open),
-            "lists_waiting": len(self._waiting),
+            "lists_waiting": self._waiting,
             "lists_served": self._served,
             "list_slices": self._slices,
-            "lists_too_old": self._too_old,
+            "lists_too_old": self._given_up,
         }
 
     def _begin(self, job: ReadJob) -> None:
         assert self._loop is not None and self._alarm is not None
         job.opened_at = self._loop.time()
         self._open[job] = None
+        self._places[job.owner] += 1
         self._alarm.set_no_later(self._max_age)
         self._jobs.put(job)
+
+    def _begin_next(self) -> None:
+        """As many as there are places for: the first of each owner in turn."""
+        while self._lines and len(self._open) < MAX_OPEN:
+            owners = [owner for owner in self._lines if self._places[owner] < MAX_PLACES]
+            if not owners:
+                return
+            owner = owners[0]
+            line = self._lines.pop(owner)
+            job = line.popleft()
+            self._lines[owner] = line  # at the end
+            self._taken_from(owner, line)
+            if job.may_begin():
+                self._begin(job)
 
     def _run(self) -> None:
         """The reader thread."""
@@ -308,12 +404,16 @@ class ListReader:
         if job.slices == 1:
             job.first_at = perf_counter()
         job.idle = part.more
-        if not part.more:
+        if part.more:
+            job.idle_since = self._now()
+        else:
             self._open.pop(job, None)
+            self._places[job.owner] -= 1
+            if self._places[job.owner] <= 0:
+                del self._places[job.owner]
             self._served += 1
-            self._too_old += job.too_old
-            while self._waiting and len(self._open) < MAX_OPEN:
-                self._begin(self._waiting.popleft())
+            self._given_up += bool(job.given_up)
+            self._begin_next()
         if not job.cancelled:
             job.deliver(part)
         elif part.more:
@@ -333,19 +433,42 @@ class ListReader:
 
     def _look_for_old(self) -> None:
         """Give up the snapshots of readers that do not come back for more."""
-        assert self._loop is not None and self._alarm is not None
+        assert self._alarm is not None
         oldest = None
-        limit = self._loop.time() - self._max_age
+        now = self._now()
+        limit = now - self._max_age
+        claims = self._claims()
+        idle: list[ReadJob] = []
         for job in self._open:
             if job.opened_at <= limit:
-                job.too_old = True
-                self.resume(job)
+                self._give_up(job, f"was read for more than {self._max_age:g} s")
             elif oldest is None or job.opened_at < oldest:
                 oldest = job.opened_at
-        if oldest is not None:
+            if job.idle and job.idle_since <= now - IDLE_PATIENCE and claims.keys() - {job.owner}:
+                idle.append(job)
+        idle.sort(key=lambda job: job.idle_since)
+        for job in idle[: sum(claims.values())]:
+            self._give_up(job, f"was not read on for {IDLE_PATIENCE:g} s, and others wait for its place")
+        if self._waiting:
+            self._alarm.set(LOOK)
+        elif oldest is not None:
             self._alarm.set(oldest - limit + 0.01)
         elif self._open:
             self._alarm.set(1.0)
+
+    def _claims(self) -> dict[Hashable, int]:
+        """Owners that could have more places if others had fewer, and how many."""
+        if len(self._open) < MAX_OPEN:
+            return {}
+        places = {owner: min(len(line), MAX_PLACES - self._places[owner]) for owner, line in self._lines.items()}
+        return {owner: number for owner, number in places.items() if number > 0}
+
+    def _give_up(self, job: ReadJob, why: str) -> None:
+        job.given_up = job.given_up or why
+        self.resume(job)
+
+    def _now(self) -> float:
+        return self._loop.time() if self._loop is not None else 0.0
 
 
 def _slow_facts(job: ListJob, code: str) -> Facts:

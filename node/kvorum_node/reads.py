@@ -11,7 +11,7 @@ one thing that waits and that is answered: each for itself they take twice the t
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -21,7 +21,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import Overloaded, RaftError
 
 from .barrier import Barrier
-from .lists import ListJob, ListReader
+from .lists import TOO_MANY, ListJob, ListReader
 from .metrics.operations import OK, Meter, code_of_read
 from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
 from .store import Snapshot, Store, StoreFault
@@ -53,15 +53,16 @@ PointReply = Callable[[pb.PointAnswers], None]
 class PendingRead:
     """A read and where its answer goes: `reply` takes a whole answer, `taker` the slices of a list.
 
-    `has_room` is asked just before a point read is served; False means that its owner keeps it, to hand it to
-    `Reads.resume` when there is room for its answer. The later it is served the newer the state it shows, so nothing
-    is lost by that.
+    `has_room` is asked just before a point read is served, and tells for how many bytes; 0 means that its owner keeps
+    it, to hand it to `Reads.resume` when there is room for its answer. The later it is served the newer the state it
+    shows, so nothing is lost by that. Less than 0: an answer of more bytes than that is refused. Lists are asked for by
+    `may_begin`, as `owner`'s: see `ReadJob`.
     """
 
-    __slots__ = ("deadline", "has_room", "job", "keys", "read", "reply", "size", "taker")
+    __slots__ = ("deadline", "has_room", "job", "keys", "may_begin", "owner", "read", "reply", "size", "taker")
 
     def __init__(
-        self, read: pb.Read, reply: Reply, taker: Taker, has_room: "Callable[[Pending], bool] | None" = None
+        self, read: pb.Read, reply: Reply, taker: Taker, has_room: "Callable[[Pending], int] | None" = None
     ) -> None:
         self.read = read
         self.reply = reply
@@ -72,6 +73,8 @@ class PendingRead:
         self.size = 0
         self.deadline = 0.0
         self.job: ListJob | None = None
+        self.owner: Hashable = None
+        self.may_begin: Callable[[ListJob], bool] | None = None
 
     def refuse(self, status: "pb.ReadStatus", message: str) -> None:
         """Answer that it is not served."""
@@ -85,7 +88,7 @@ class PendingPoints:
     __slots__ = ("deadline", "has_room", "keys", "read", "reply", "rest", "size")
 
     def __init__(
-        self, read: pb.PointReads, reply: PointReply, has_room: "Callable[[Pending], bool] | None" = None
+        self, read: pb.PointReads, reply: PointReply, has_room: "Callable[[Pending], int] | None" = None
     ) -> None:
         self.read = read
         self.reply = reply
@@ -143,6 +146,8 @@ class Reads:
         """Of point reads; the times are those of linearizable ones."""
         self.damage = ""
         """What was found in the data file, if it is damaged."""
+        self.full: Callable[[], str] = str
+        """What those are told that are refused for want of room for their answers."""
 
     def submit(self, items: Sequence[Pending]) -> None:
         """Take the reads of a frame; answers may come before this returns."""
@@ -322,12 +327,14 @@ class Reads:
                 if isinstance(item, PendingRead) and item.read.ranges:
                     self._leave(item)
                     self._list(item)
-                elif item.has_room is None or item.has_room(item):
+                    continue
+                room = SLICE_BYTES if item.has_room is None else item.has_room(item)
+                if room:
                     try:
                         if isinstance(item, PendingPoints):
-                            left -= self._serve_points(item, snapshot, stamp, left)
+                            left -= self._serve_points(item, snapshot, stamp, left, min(room, SLICE_BYTES))
                         else:
-                            self._serve_read(item, snapshot, stamp)
+                            self._serve_read(item, snapshot, stamp, room)
                             left -= len(item.read.keys) or 1
                     except StoreFault as fault:
                         self._leave(item)
@@ -336,11 +343,12 @@ class Reads:
         self._serve_soon()
 
     def _list(self, item: PendingRead) -> None:
-        item.job = self._lists.submit(item.read, item.taker, self._now_ms() if item.read.with_expiry else 0)
+        time_ms = self._now_ms() if item.read.with_expiry else 0
+        item.job = self._lists.submit(item.read, item.taker, time_ms, owner=item.owner, may_begin=item.may_begin)
         if item.job is None:
-            self._refuse(item, pb.READ_STATUS_OVERLOADED, "too many lists wait")
+            self._refuse(item, pb.READ_STATUS_OVERLOADED, TOO_MANY)
 
-    def _serve_read(self, item: PendingRead, snapshot: Snapshot, stamp: bytes) -> None:
+    def _serve_read(self, item: PendingRead, snapshot: Snapshot, stamp: bytes, room: int) -> None:
         read = item.read
         answer = pb.ReadResult(id=read.id, status=pb.READ_STATUS_OK, read_versionstamp=stamp)
         if read.with_expiry:
@@ -351,13 +359,23 @@ class Reads:
             for key in read.keys:
                 add(snapshot.get(key))
         self._leave(item)
+        if room < 0 and answer.ByteSize() > -room:
+            self._refuse(item, pb.READ_STATUS_OVERLOADED, self.full())
+            return
         self._served += 1
         item.reply(answer)
 
-    def _serve_points(self, item: PendingPoints, snapshot: Snapshot, stamp: bytes, most: int) -> int:
-        """Answer up to `most` of its keys, and return the number; what is left goes on in the next callback."""
+    def _serve_points(self, item: PendingPoints, snapshot: Snapshot, stamp: bytes, most: int, room: int) -> int:
+        """Answer up to `most` of its keys, in `room` bytes and the row with which they exceed it, and return the
+        number; what is left goes on in the next callback. With a `room` below 0 that row is left out."""
         rest = item.rest
-        rows = snapshot.packed(rest[:most], SLICE_BYTES)
+        rows = snapshot.packed(rest[:most], abs(room))
+        if room < 0 and sum(map(len, rows)) > -room:
+            rows.pop()
+            if not rows:
+                self._leave(item)
+                self._refuse(item, pb.READ_STATUS_OVERLOADED, self.full())
+                return 1
         count = len(rows)
         item.rest = rest[count:]
         self._served += count

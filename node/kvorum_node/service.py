@@ -40,6 +40,7 @@ from .store import Store
 from .sweeper import Sweeper
 from .timers import Timers
 from .tracing import NO_TRACES, node_tracing
+from .unread import Unread
 from .watches import ChangeHub, Watch
 
 logger = logging.getLogger("kvorum.node")
@@ -64,6 +65,8 @@ class ServiceSettings:
     """How long a strong read waits for the leader to confirm itself."""
     slow_operation: float = 0.0
     """What takes longer is logged; 0: nothing."""
+    unread_answers: int = limits.MAX_UNREAD_SIZE
+    """Bytes; see `Unread`."""
     proposer: ProposerLimits = field(default_factory=ProposerLimits)
 
 
@@ -98,6 +101,7 @@ class NodeService:
         """None unless this process traces."""
         traced = None if self.tracing is None else self.tracing.slow
         self.slow = SlowLog(settings.slow_operation, timers.time, traced)
+        self.unread = Unread(settings.unread_answers, timers)
         self.delivery = Delivery(store, consensus, timers, lease=settings.lease)
         self._timers = timers
         self.proposer = self._make_proposer(common_data_version)
@@ -109,6 +113,7 @@ class NodeService:
         self.reads = Reads(
             store, self.barrier, self.lists, timers, now_ms=consensus.now_ms, unreadable=unreadable, slow=self.slow
         )
+        self.reads.full = self.unread.refusal
         self.lists.slow = self.slow
         self.sweeper = Sweeper(store, consensus, self.proposer, timers)
         self.ticker = Ticker(store, consensus, self.proposer, timers)
@@ -177,6 +182,7 @@ class NodeService:
         await self.consensus.stop()
         self._set_office(leading=False)
         self.lists.stop()
+        self.unread.stop()
 
     async def drain(self, patience: float) -> None:
         """Take no more writes, and wait until those in the log are answered, at most `patience` seconds."""
@@ -376,6 +382,7 @@ class NodeService:
             self.lag,
             self.access,
             self.slow,
+            self.unread,
         ):
             figures.update(part.statistics())
         outcomes = self.proposer.outcomes

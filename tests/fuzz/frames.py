@@ -158,6 +158,9 @@ class _Call:
     def time_remaining(self) -> float:
         return 0.2
 
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", "Bearer kvo_"),)
 

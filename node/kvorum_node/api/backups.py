@@ -14,6 +14,7 @@ from ..backup.saving import Backups, Busy
 from ..service import NodeService
 from ..store import StoreFault
 from ..store.rights import for_admin
+from .endings import NotTaken
 from .unary import parse, require
 
 CONFIRM: Final = 5.0
@@ -50,8 +51,7 @@ class BackupCall:
         except Busy as error:
             await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except TimeoutError:
-            text = f"the caller took nothing for {PATIENCE:g} s"
-            await _abort(context, grpc.StatusCode.ABORTED, text)
+            raise NotTaken(f"the caller took nothing for {PATIENCE:g} s", grpc.StatusCode.ABORTED) from None
         except Stopping as error:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except (OSError, StoreFault) as error:

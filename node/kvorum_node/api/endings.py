@@ -1,4 +1,6 @@
-"""Why a stream is ended by the node."""
+"""Why a stream or another call is ended by the node."""
+
+import grpc
 
 
 class ProtocolError(Exception):
@@ -7,3 +9,11 @@ class ProtocolError(Exception):
 
 class ResumableError(Exception):
     """The stream ends, and the client may come back."""
+
+
+class NotTaken(Exception):
+    """The client takes nothing of what a call has for it; the call ends, and the client may begin it anew."""
+
+    def __init__(self, why: str, code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED) -> None:
+        super().__init__(why)
+        self.code = code

@@ -16,6 +16,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from ..unread import Holding, Unread
+from .endings import NotTaken
+from .leaving import Leaving
+
 MAX_SILENT: Final = 1_000
 """Calls without a message."""
 MAX_GUESTS: Final = 500
@@ -26,6 +30,8 @@ AT_ONCE: Final = 10
 """Calls that are ended in one turn of the loop: each costs a good part of a millisecond."""
 PAUSE: Final = 0.02
 """Seconds between two such turns."""
+STALL: Final = 30.0
+"""Seconds that a client may take for the answer of a call with one."""
 WHY: Final = "the call has said nothing for too long, or too many others wait as it does"
 _GUESTS: Final = ("/grpc.health.", "/grpc.reflection.")
 
@@ -34,13 +40,17 @@ Task = asyncio.Task[Any]
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyped
     """The first of a server's interceptors. To gRPC all calls are streams then, whose messages are waited for here: a
-    call whose only message gRPC waits for cannot be ended."""
+    call whose only message gRPC waits for cannot be ended. Nor can one while the first of its answers waits for its
+    client, unless its metadata went before: then gRPC has both in one piece, and refuses to say why the call ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Unread) -> None:
+        self._unread = unread
+        self.leaving = Leaving(unread)
         self._silent: dict[Task, float] = {}
         """Since when, the oldest first."""
         self._guests: dict[Task, None] = {}
-        self._ending: set[Task] = set()
+        self._ending: dict[Task, str] = {}
+        """Why."""
         self._timer: asyncio.TimerHandle | None = None
         self.ended = 0
         """Calls that were ended here."""
@@ -52,14 +62,17 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             return None
         guest = details.method.startswith(_GUESTS)
         run: Any
+        serializer = handler.response_serializer
         if not handler.request_streaming:
             run = partial(self._single, handler, guest)
+            if not handler.response_streaming:
+                serializer = None  # its size is asked for
         elif guest:
             run = partial(self._reflection, handler)
         else:
             run = partial(self._stream, handler)
         return grpc.stream_stream_rpc_method_handler(
-            run, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+            run, request_deserializer=handler.request_deserializer, response_serializer=serializer
         )
 
     async def _single(self, handler: Any, guest: bool, _: Any, context: Any) -> None:
@@ -70,16 +83,39 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             if not guest:
                 self.heard(task, guest=False)
             if handler.response_streaming:
+                await context.send_initial_metadata(())
                 await handler.unary_stream(request, context)
             else:
-                await context.write(await handler.unary_unary(request, context))
+                answer = await handler.unary_unary(request, context)
+                await self._answer(task, context, handler.response_serializer(answer))
+
+    async def _answer(self, task: Task, context: Any, data: bytes) -> None:
+        """A client that does not take its answer gets no word: it leaves, with its connection."""
+
+        def end(_: str) -> None:
+            self.leaving.add(task, context.peer())
+
+        holding = Holding(self._unread, end)
+        self._unread.open(holding)
+        task.add_done_callback(lambda _: holding.close())
+        loop = asyncio.get_running_loop()
+        holding.sends(len(data), 0, loop.time())
+        stall = loop.call_later(STALL, end, "")
+        try:
+            await context.write(data)
+            holding.sent(0)
+        finally:
+            stall.cancel()
+            holding.over()
 
     async def _stream(self, handler: Any, requests: Any, context: Any) -> None:
         async with self._watched(context, guest=False):
+            await context.send_initial_metadata(())
             await handler.stream_stream(requests, context)
 
     async def _reflection(self, handler: Any, requests: Any, context: Any) -> AsyncGenerator[Any, None]:
         async with self._watched(context, guest=True):
+            await context.send_initial_metadata(())
             async for answer in handler.stream_stream(requests, context):
                 yield answer
 
@@ -89,14 +125,23 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
         assert task is not None
         self._enter(task, guest=guest)
         try:
-            yield task
-        except asyncio.CancelledError:
-            if task not in self._ending:
-                raise  # the client has gone
-            task.uncancel()
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, WHY)
+            try:
+                yield task
+            except asyncio.CancelledError:
+                if task not in self._ending:
+                    raise  # the client has gone
+                task.uncancel()
+                self.leaving.add(task, context.peer())
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._ending[task])
+            except NotTaken as error:
+                self.leaving.add(task, context.peer())
+                await context.abort(error.code, str(error))
+        except grpc.aio.InternalError:
+            # What gRPC had for the client has gone with its connection, which is nobody's fault, and is not logged.
+            raise asyncio.CancelledError from None
         finally:
             self._left(task)
+            self.leaving.add(task, context.peer())
 
     def heard(self, task: Task, guest: bool) -> None:
         """The call of a task has said something; `guest`: but not who it is."""
@@ -105,8 +150,13 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             self._admit_guest(task)
 
     def statistics(self) -> dict[str, float]:
-        """Calls."""
-        return {"calls_silent": len(self._silent), "calls_guests": len(self._guests), "calls_ended_silent": self.ended}
+        """Calls, and connections."""
+        return {
+            "calls_silent": len(self._silent),
+            "calls_guests": len(self._guests),
+            "calls_ended_silent": self.ended,
+            **self.leaving.statistics(),
+        }
 
     def _enter(self, task: Task, *, guest: bool) -> None:
         if guest:
@@ -115,24 +165,24 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
         loop = asyncio.get_running_loop()
         self._silent[task] = loop.time()
         if len(self._silent) > MAX_SILENT:
-            self._end(next(iter(self._silent)))
+            self._end(next(iter(self._silent)), WHY)
         if self._timer is None:
             self._timer = loop.call_later(PATIENCE, self._look)
 
     def _admit_guest(self, task: Task) -> None:
         self._guests[task] = None
         if len(self._guests) > MAX_GUESTS:
-            self._end(next(iter(self._guests)))
+            self._end(next(iter(self._guests)), WHY)
 
     def _left(self, task: Task) -> None:
         self._silent.pop(task, None)
         self._guests.pop(task, None)
-        self._ending.discard(task)
+        self._ending.pop(task, None)
 
-    def _end(self, task: Task) -> None:
+    def _end(self, task: Task, why: str) -> None:
         self._left(task)
-        self._ending.add(task)
-        self.ended += 1
+        self._ending[task] = why
+        self.ended += why is WHY
         task.cancel()
 
     def _look(self) -> None:
@@ -141,7 +191,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
         now = loop.time()
         due = [task for task, since in islice(self._silent.items(), AT_ONCE) if since + PATIENCE <= now]
         for task in due:
-            self._end(task)
+            self._end(task, WHY)
         if len(due) == AT_ONCE:
             self._timer = loop.call_later(PAUSE, self._look)
         elif self._silent:

@@ -3,7 +3,8 @@
 Answers are kept as encoded fields of `pb.ServerFrame`, so a frame is one join and its size is known to the byte;
 nothing is copied between messages. What can be had again from the state is not kept at all: a dirty watch is a
 reference, from which the newest event is made when there is room, and a delivery beyond the first few is the name of
-its lease. So what a slow client can make a node hold is bounded by its answers, and those by `MAX_BYTES`.
+its lease. So what a slow client can make a node hold is bounded by its answers, and those by `MAX_BYTES`. What all
+clients together can is bounded by `Unread`, which says how much may be loaded.
 """
 
 from collections import deque
@@ -32,7 +33,8 @@ DeliveryName = tuple[bytes, bytes]
 class Outbox:
     """`wake` is called when something was put in.
 
-    `load` reads a delivery from the state, `take` makes the event of a watch.
+    `load` reads a delivery from the state, `take` makes the event of a watch. `loadable` says how many bytes of these
+    may go into a frame now; if none, it wakes the stream when that has changed.
     """
 
     def __init__(
@@ -41,13 +43,19 @@ class Outbox:
         *,
         load: Callable[[bytes, bytes], pb.Delivery | None],
         take: Callable[[Watch], pb.WatchEvent | None],
+        loadable: Callable[[], int] = lambda: FRAME_TARGET,
     ) -> None:
         self._wake = wake
         self._load = load
         self._take = take
+        self._loadable = loadable
+        self._most = FRAME_TARGET
+        """Bytes that could be loaded for the last frame."""
         self._fields: deque[bytes] = deque()
         self.size = 0
         """Bytes of answers that wait."""
+        self.gathered = 0
+        """Bytes of what is to become an answer, and is kept elsewhere."""
         self._sessions: deque[pb.SessionOpened] = deque()
         self._deliveries: deque[bytes | DeliveryName] = deque()
         self._delivery_bytes = 0
@@ -60,6 +68,11 @@ class Outbox:
     def delivery_bytes(self) -> int:
         """Bytes of the deliveries that wait here themselves."""
         return self._delivery_bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes of all that waits."""
+        return self.size + self._delivery_bytes + self.gathered
 
     @property
     def overflows(self) -> bool:
@@ -84,7 +97,7 @@ class Outbox:
         if not self._deliveries:
             self._wake()  # else it was done for those that wait already
         # What was taken cannot be had again; `TakeRoom` bounds how much of it is on its way.
-        if self._delivery_bytes > FRAME_TARGET and not delivery.taken:
+        if self._delivery_bytes > self._most and not delivery.taken:
             self._deliveries.append((delivery.message_id, delivery.lease_id))
         else:
             message = delivery.SerializeToString()
@@ -112,6 +125,13 @@ class Outbox:
             self._error = (message, final)
         self._wake()
 
+    def clear(self) -> None:
+        """Nobody takes any of this any more."""
+        self._fields.clear()
+        self._deliveries.clear()
+        self._watches.clear()
+        self.size = self._delivery_bytes = self.gathered = 0
+
     def next_frame(self) -> bytes:
         """The next frame, a serialised `pb.ServerFrame`; empty when nothing waits. Its error comes last."""
         fields = self._fields
@@ -136,9 +156,12 @@ class Outbox:
             # These fields stand once in a frame. They follow the answers: a leader's notice must not overtake
             # results of its term.
             size = self._single_fields(parts, size)
-        size = self._load_deliveries(parts, size)
-        size = self._load_watches(parts, size)
-        if self._error is not None and not fields and not self._deliveries and not self._watches and not self._sessions:
+        if self._deliveries or self._watches:
+            self._most = self._loadable()
+            size = self._load_deliveries(parts, size)
+            size = self._load_watches(parts, size)
+        loads = self._most > 0 and (self._deliveries or self._watches)
+        if self._error is not None and not fields and not loads and not self._sessions:
             frame = pb.ServerFrame(error=self._error[0], error_is_final=self._error[1])
             parts.append(frame.SerializeToString())
             self._error = None
@@ -164,11 +187,15 @@ class Outbox:
 
     def _load_deliveries(self, parts: list[bytes], size: int) -> int:
         while self._deliveries and size < FRAME_TARGET:
-            delivery = self._deliveries.popleft()
+            delivery = self._deliveries[0]
             if isinstance(delivery, bytes):
+                self._deliveries.popleft()
                 self._delivery_bytes -= len(delivery)
                 message = delivery
+            elif size >= self._most:
+                break
             else:
+                self._deliveries.popleft()
                 loaded = self._load(*delivery)
                 if loaded is None:
                     continue  # the lease has ended meanwhile
@@ -179,7 +206,7 @@ class Outbox:
         return size
 
     def _load_watches(self, parts: list[bytes], size: int) -> int:
-        while self._watches and size < FRAME_TARGET:
+        while self._watches and size < self._most:
             watch = next(iter(self._watches))
             del self._watches[watch]
             event = self._take(watch)

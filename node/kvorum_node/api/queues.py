@@ -9,14 +9,16 @@ from kvorum.errors import LimitExceeded
 
 from ..access import Refusal
 from ..metrics.operations import code_of_read
-from ..queue import Consumer, TakeRoom
+from ..queue import TAKE_BYTES, Consumer, TakeRoom
 from ..queue_calls import Call
 from ..service import NodeService
 from ..store import check_queue_name
 from ..store.rights import RECEIVE, for_queue
+from ..unread import SMALL
 from .endings import ProtocolError
 from .guard import StreamGuard
-from .outbox import ENDED_CONSUMERS, QUEUE_REPLIES, Outbox
+from .outbox import ENDED_CONSUMERS, FRAME_TARGET, QUEUE_REPLIES, Outbox
+from .reads import Room
 from .traces import FrameTraces
 
 MAX_CONSUMERS = 1_000
@@ -32,6 +34,7 @@ class StreamQueues:
         service: NodeService,
         outbox: Outbox,
         guard: StreamGuard,
+        room: Room,
         *,
         session: Callable[[], bytes],
         expired: Callable[[bytes], None],
@@ -39,11 +42,12 @@ class StreamQueues:
         self._service = service
         self._outbox = outbox
         self._guard = guard
+        self._room = room
         self._session = session
         self._expired = expired
         self._closed = False
         self._consumers: dict[int, Consumer] = {}
-        self._take_room = TakeRoom(lambda: outbox.delivery_bytes)
+        self._take_room = TakeRoom(self._waiting)
         self._calls: set[Call] = set()
 
     def close(self) -> None:
@@ -127,6 +131,15 @@ class StreamQueues:
         if release and session:
             self._service.delivery.goodbye(session)
 
+    def _waiting(self) -> int:
+        """Bytes of the messages that are on their way and cannot be had again, and of those that have no room now."""
+        waiting, loadable = self._outbox.delivery_bytes, self._room.loadable()
+        if loadable >= FRAME_TARGET:
+            return waiting
+        if loadable <= 0:
+            return TAKE_BYTES
+        return waiting + TAKE_BYTES - max(loadable, 2 * SMALL)  # one at least, or nobody would look again
+
     def resume(self) -> None:
         """The client has read on."""
         if self._take_room.blocked:
@@ -156,6 +169,11 @@ class StreamQueues:
     def _reply(self, reply: pb.QueueReply) -> None:
         if self._closed:
             return
-        self._outbox.put(QUEUE_REPLIES, reply.SerializeToString())
+        data = reply.SerializeToString()
+        if not self._room.takes(len(data)):  # it is a page, so the answer to a question
+            text = self._service.unread.refusal()
+            self._service.calls.meter.others[code_of_read(pb.READ_STATUS_OVERLOADED)] += 1
+            data = pb.QueueReply(id=reply.id, status=pb.READ_STATUS_OVERLOADED, message=text).SerializeToString()
+        self._outbox.put(QUEUE_REPLIES, data)
         if reply.status == pb.READ_STATUS_NO_LEADER:
             self._outbox.put_leader(self._service.leader)

@@ -1,11 +1,14 @@
 """What one stream reads: keys, which are answered together as far as there is room, and lists, which come in slices.
 
+What is made for a client waits until it has taken what was made before (see `Unread`): point reads and lists that have
+not begun are kept, lists that have begun stay where they are.
+
 An answer is judged by the caller's rights when it leaves, so by a state at least as new as the one that it shows.
 """
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 
@@ -14,6 +17,7 @@ from ..lists import ListJob
 from ..reads import Pending, PendingPoints, PendingRead
 from ..service import NodeService
 from ..store.rights import for_keys, for_read
+from ..unread import AHEAD, TINY
 from .endings import ResumableError
 from .guard import StreamGuard
 from .outbox import FRAME_TARGET, POINTS, READS, Outbox
@@ -23,23 +27,56 @@ MAX_LISTS = 1_000
 """Lists under way on one stream."""
 MAX_STALLED_READS = 8_192
 """Reads that may wait for the client to read; one that asks for more without reading is cut off."""
-READ_AHEAD = 4 * 1_048_576
-"""Bytes of answers beyond which point reads wait until the client has read some of them."""
+OTHERS_NEED = "its client does not read, and others need the room for their reads: begin it anew"
+
+
+class Room(Protocol):
+    """What a stream's client has room for."""
+
+    @property
+    def stands_still(self) -> bool:
+        """It is to take something, and `resume` follows when it has."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing is free for anybody."""
+        ...
+
+    def room(self) -> int:
+        """Bytes that may be made for it now; 0 or less: nothing."""
+        ...
+
+    def takes(self, size: int) -> bool:
+        """Whether an answer of so many bytes that is made already may be sent to it."""
+        ...
+
+    def loadable(self) -> int:
+        """The same of what can be had later from the state; if it is none, `resume` follows."""
+        ...
+
+    def give_up(self, why: str) -> None:
+        """End the stream, since it takes nothing."""
+        ...
 
 
 class StreamReads:
     """Takes the reads of frames, and puts their answers into the outbox."""
 
     def __init__(
-        self, service: NodeService, outbox: Outbox, guard: StreamGuard, *, cut_off: Callable[[], None]
+        self, service: NodeService, outbox: Outbox, guard: StreamGuard, room: Room, *, owner: Hashable
     ) -> None:
-        """`cut_off` ends the stream, whose client does not take its answers."""
-        self._cut_off = cut_off
+        """`owner` is whose turn is taken by its lists."""
+        self._room = room
+        self._owner = owner
+        self._unread = service.unread
         self._service = service
         self._outbox = outbox
         self._guard = guard
         self._lists: dict[ListJob, pb.ReadResult] = {}
         self._stalled_lists: list[ListJob] = []
+        self._unbegun: list[ListJob] = []
+        """Lists whose turn had come while there was no room."""
         self._stalled_reads: list[Pending] = []
         self._stalled_keys = 0
         """For how many reads they count."""
@@ -49,15 +86,16 @@ class StreamReads:
         """The stream has ended: answers that still come are thrown away."""
         self._closed = True
         self._forget_stalled()
-        for job in list(self._lists):
+        for job in (*self._lists, *self._unbegun):
             job.cancel()
         self._lists.clear()
+        self._unbegun.clear()
 
     def take(self, reads: Any, traces: FrameTraces | None) -> None:
         """The reads of a frame. Raises ResumableError."""
         if self._stalled_keys > MAX_STALLED_READS:
             raise ResumableError("the answers are not read fast enough")
-        if sum(1 for read in reads if read.ranges) + len(self._lists) > MAX_LISTS:
+        if sum(1 for read in reads if read.ranges) + len(self._lists) + len(self._unbegun) > MAX_LISTS:
             raise ResumableError(f"more than {MAX_LISTS:,} lists are under way on one connection")
         if self._service.access.on:
             if over := self._service.access.over(self._guard.caller, len(reads)):
@@ -70,6 +108,9 @@ class StreamReads:
         self._submit([PendingRead(read, self._answer, self._take_slice, self._has_room) for read in reads], traces)
 
     def _submit(self, items: list[PendingRead], traces: FrameTraces | None) -> None:
+        for item in items:
+            if item.read.ranges:
+                item.owner, item.may_begin = self._owner, partial(self._may_begin, item)
         if traces is not None:
             for item in items:
                 traces.read(item)
@@ -92,9 +133,13 @@ class StreamReads:
     def resume(self) -> None:
         """The client has read on: so do we."""
         if self._stalled_lists:
-            jobs, self._stalled_lists = self._stalled_lists, []
-            for job in jobs:
-                job.resume()
+            self._resume_lists()
+        jobs, self._unbegun = self._unbegun, []
+        for number, job in enumerate(jobs):
+            if self._unbegun:  # there is no room again
+                self._unbegun += jobs[number:]
+                break
+            job.begin()
         if self._stalled_reads:
             reads, self._stalled_reads, self._stalled_keys = self._stalled_reads, [], 0
             self._service.reads.has_room(self)
@@ -102,20 +147,37 @@ class StreamReads:
 
     # ---- answers
 
-    def _has_room(self, item: Pending) -> bool:
-        # A stream that has ended takes its answers, and throws them away.
-        if self._outbox.size < READ_AHEAD or self._closed:
-            return True
+    def _has_room(self, item: Pending) -> int:
+        room = self._room.room()
+        if room > 0:
+            return room
+        if self._closed:  # a stream that has ended takes its answers, and throws them away
+            return AHEAD
+        if not self._room.stands_still:
+            return -TINY
         if not self._stalled_reads:
             self._service.reads.no_room(self, self._give_up)
         self._stalled_reads.append(item)
         self._stalled_keys += item.keys
+        return 0
+
+    def _may_begin(self, item: PendingRead, job: ListJob) -> bool:
+        """The turn of a list has come."""
+        if self._room_of_lists() > 0 or self._closed:
+            return True
+        if self._room.stands_still:
+            self._unbegun.append(job)
+        elif not self._room.is_full:
+            return True
+        else:
+            self._service.reads.turned_away([item.read], pb.READ_STATUS_OVERLOADED)
+            item.refuse(pb.READ_STATUS_OVERLOADED, self._unread.refusal())
         return False
 
     def _give_up(self) -> None:
         """Others need the room."""
         self._forget_stalled()
-        self._cut_off()
+        self._room.give_up(OTHERS_NEED)
 
     def _forget_stalled(self) -> None:
         self._service.reads.has_room(self)
@@ -141,28 +203,65 @@ class StreamReads:
         if self._closed:
             job.cancel()
             return
-        gathered = self._lists.get(job)
-        if gathered is None:
+        gathered = self._lists.pop(job, None)
+        self._outbox.gathered -= 2 * job.gathered
+        job.gathered = 0
+        if gathered is None or part.status != pb.READ_STATUS_OK:
             gathered = part
         else:
             merge(gathered, part)
-        if not part.more:
-            self._lists.pop(job, None)
+        size, room = gathered.ByteSize(), self._room_of_lists()
+        stands_still, is_full = self._room.stands_still, self._room.is_full
+        if not part.more and (size <= TINY or not is_full):
             gathered.more = False
             self._answer(gathered)
-        elif gathered.ByteSize() < FRAME_TARGET:
-            self._lists[job] = gathered
+        elif part.more and size < min(FRAME_TARGET, room):
+            self._keep(job, gathered, size)
             job.resume()
-        else:
-            self._answer(gathered)
-            rest = pb.ReadResult(id=gathered.id)
-            for _ in gathered.ranges:
-                rest.ranges.add()
-            self._lists[job] = rest
-            if self._outbox.size < FRAME_TARGET:
+        elif room > 0 or not (stands_still or is_full):
+            self._send_slice(job, gathered)
+            if self._outbox.size < min(FRAME_TARGET, self._room_of_lists()):
                 job.resume()
             else:
                 self._stalled_lists.append(job)
+        elif part.more and stands_still:
+            self._keep(job, gathered, size)
+            self._stalled_lists.append(job)
+        else:
+            job.deny(pb.READ_STATUS_OVERLOADED)
+            self._answer(_denied(job.read, (pb.READ_STATUS_OVERLOADED, self._unread.refusal())))
+
+    def _send_slice(self, job: ListJob, gathered: pb.ReadResult) -> None:
+        """What there is of a list that goes on."""
+        self._answer(gathered)
+        rest = pb.ReadResult(id=gathered.id)
+        for _ in gathered.ranges:
+            rest.ranges.add()
+        self._keep(job, rest, 0)
+
+    def _resume_lists(self) -> None:
+        """What was read of them goes first, or each would gather more and more."""
+        jobs, self._stalled_lists = self._stalled_lists, []
+        most = min(FRAME_TARGET, self._room.room() + self._outbox.size)
+        for number, job in enumerate(jobs):
+            if 0 < self._outbox.size >= most:
+                self._stalled_lists += jobs[number:]
+                return
+            if job.gathered and job.idle:
+                gathered = self._lists.pop(job)
+                self._outbox.gathered -= 2 * job.gathered
+                self._send_slice(job, gathered)
+            job.resume()
+
+    def _room_of_lists(self) -> int:
+        """Bytes: what others of them have gathered takes room, too."""
+        return self._room.room() - self._outbox.gathered
+
+    def _keep(self, job: ListJob, gathered: pb.ReadResult, size: int) -> None:
+        """For the next slice."""
+        self._lists[job] = gathered
+        job.gathered = size
+        self._outbox.gathered += 2 * size  # as a message, some twice of what it is encoded
 
     # ---- while tokens are asked for
 
@@ -182,6 +281,8 @@ class StreamReads:
                 return
             job.deny(refused[0])
             self._lists.pop(job, None)
+            self._outbox.gathered -= 2 * job.gathered
+            job.gathered = 0
             self._answer(_denied(read, refused))
 
         return PendingRead(read, reply, take, self._has_room)

@@ -23,6 +23,7 @@ from ..request_ids import UnaryCalls
 from ..service import LAG_PATIENCE, NodeService
 from .admin import SERVICE as ADMIN
 from .admin import Admin
+from .endings import NotTaken
 from .gate import Gate
 from .stream import Stream
 from .unary import Unary
@@ -63,7 +64,7 @@ class ApiServer:
         self._listen = listen
         self._streams: dict[Stream, None] = {}
         self._unary = Unary(service)
-        self._gate = Gate()
+        self._gate = Gate(service.unread)
         self._quiet = QuietLog(logger, time.monotonic)
         self._health = health.aio.HealthServicer()
         self._health_task: asyncio.Task[None] | None = None
@@ -110,6 +111,7 @@ class ApiServer:
                 self.port = self._server.add_secure_port(self._listen, self._credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
+        self._gate.leaving.port = self.port
         await self._server.start()
         self._health_task = asyncio.create_task(self._report_health())
 
@@ -149,12 +151,14 @@ class ApiServer:
         task = asyncio.current_task()
         assert task is not None
         greeted = partial(self._gate.heard, task)
-        stream = Stream(self._service, self._node_id, context, greeted=greeted, quiet=self._quiet)
+        stream = Stream(self._service, self._node_id, context, greeted=greeted, quiet=self._quiet, owner=context.peer())
         self._streams[stream] = None
         try:
             await stream.run()
         finally:
             self._streams.pop(stream, None)
+        if stream.cut_off:
+            raise NotTaken(stream.cut_off)
 
     def _is_ready(self) -> bool:
         return bool(self._service.leader.node_id) and not self._service.unreadable()

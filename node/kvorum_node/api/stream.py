@@ -7,7 +7,7 @@ stream ends at worst: everything that it registered is taken back in `close`.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from kvorum.errors import Unauthenticated
 from kvorum_raft.quiet_log import QuietLog
 
 from ..service import Answer, NodeService
+from ..unread import SMALL, Holding
 from ..watches import Watch
 from .endings import ProtocolError, ResumableError
 from .guard import StreamGuard
@@ -53,9 +54,11 @@ class Stream:
         stall: float = STALL,
         greeted: Callable[[bool], None] | None = None,
         quiet: QuietLog | None = None,
+        owner: Hashable = None,
     ) -> None:
         """`greeted` is told that the client has said hello, and whether it is nobody by that. `quiet` is the log of
-        what clients do wrong, which they can at will: that of all streams."""
+        what clients do wrong, which they can at will: that of all streams. `owner` is the connection, which shares
+        its turns among its streams; None: the stream is all of it."""
         self._service = service
         self._node_id = node_id
         self._context = context
@@ -63,21 +66,28 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._waker: asyncio.Future[None] | None = None
         """What the writer waits for while there is nothing to send."""
-        self._writing_since: float | None = None
+        self._drained: asyncio.Future[None] | None = None
+        """What the reader waits for while the client has too much to read."""
+        self._unread = service.unread
+        self._holding = Holding(service.unread, self.give_up)
+        self.cut_off = ""
+        """Why the stream was ended without a word in it, as its client reads nothing."""
         self._stall_timer: asyncio.TimerHandle | None = None
         self._greeted = False
         self._on_greeted = greeted
         self._ending = False
         self._clock = self._loop.time
         self._quiet = quiet or QuietLog(logger, self._clock)
-        self._outbox = outbox = Outbox(self._wake, load=service.store.delivery, take=self._event)
+        self._outbox = outbox = Outbox(
+            self._wake, load=service.store.delivery, take=self._event, loadable=self.loadable
+        )
         self._guard = guard = StreamGuard(service, self._rights_changed, self._break_off)
         self._queues = StreamQueues(
-            service, outbox, guard, session=self._confirmed_session, expired=self._session_expired
+            service, outbox, guard, self, session=self._confirmed_session, expired=self._session_expired
         )
         self._session = StreamSession(service, outbox, guard, self._queues)
-        self._watches = StreamWatches(service, outbox, guard)
-        self._reads = StreamReads(service, outbox, guard, cut_off=self._cut_off)
+        self._watches = StreamWatches(service, outbox, guard, self.loadable)
+        self._reads = StreamReads(service, outbox, guard, self, owner=self if owner is None else owner)
         tracing = service.tracing
         self._traces = None if tracing is None else StreamTraces(service, tracing, node_id)
         self._stop_listening: Callable[[], None] | None = None
@@ -85,6 +95,11 @@ class Stream:
     async def run(self) -> None:
         self._writer = writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
+        served_by = asyncio.current_task()
+        assert served_by is not None
+        # gRPC may have a frame for longer than this stream lives, and its task lives as long as that.
+        served_by.add_done_callback(partial(_closed, self._holding))
+        self._unread.open(self._holding)
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             if writer.done() and not reader.done():
@@ -93,11 +108,14 @@ class Stream:
             self._ending = True
             self._wake()
             await asyncio.wait((writer,), timeout=FLUSH)
+            if not writer.done():
+                self.cut_off = f"the client has not taken the last frames within {FLUSH:g} s"
         finally:
             self.close()
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
+            self._holding.over()
 
     def end(self, why: str) -> None:
         """The node stops: the client shall go elsewhere."""
@@ -112,9 +130,10 @@ class Stream:
         self._ending = True
         self._wake()
 
-    def _cut_off(self) -> None:
-        """The client does not read, and others need the room. It would not read why, either."""
-        self._quiet.warning("slow", "a stream is cut off: its client does not read, and others need the room")
+    def give_up(self, why: str) -> None:
+        """The client does not read, and others need the room. It would not read why on the stream, either."""
+        self._quiet.warning("slow", f"a stream is cut off: its client does not read, and others need the room: {why}")
+        self.cut_off = why
         self._writer.cancel()
 
     def close(self) -> None:
@@ -130,13 +149,14 @@ class Stream:
         self._guard.close()
         self._queues.close()
         self._session.close()
+        self._outbox.clear()
         if self._traces is not None:
             self._traces.close()
 
     # ---- the two loops
 
     async def _read(self) -> None:
-        context, session, clock = self._context, self._session, self._clock
+        context, session, clock, outbox = self._context, self._session, self._clock, self._outbox
         while True:
             data = await context.read()
             if data is grpc.aio.EOF:
@@ -155,11 +175,21 @@ class Stream:
             if len(data) > limits.MAX_FRAME_OPERATIONS:  # each has a byte at least; looking costs 2 µs
                 _check_size(frame)
             self._take_in(frame)
-            if self._outbox.overflows:
-                raise ResumableError("the answers are not read fast enough")
+            if outbox.size > SMALL:
+                del data, frame
+                await self._until_read()
+
+    async def _until_read(self) -> None:
+        """Whoever has twice as much to read as it may have ready is not heard until it has read some of it."""
+        if self._outbox.overflows:
+            raise ResumableError("the answers are not read fast enough")
+        while self._outbox.size > max(SMALL, 2 * self._holding.ahead) and not self._ending:
+            self._drained = self._loop.create_future()
+            await self._drained
+        self._drained = None
 
     async def _write(self) -> None:
-        outbox, clock = self._outbox, self._clock
+        outbox, clock, holding = self._outbox, self._clock, self._holding
         write = self._context.write
         while True:
             frame = outbox.next_frame()
@@ -171,11 +201,13 @@ class Stream:
                 await self._waker
                 self._waker = None
                 continue
-            self._writing_since = clock()
+            holding.sends(len(frame), outbox.held, clock())
             if self._stall_timer is None:
                 self._stall_timer = self._loop.call_later(self._stall, self._look_for_stall)
             await write(frame)
-            self._writing_since = None
+            holding.sent(outbox.held)
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
             if outbox.size < FRAME_TARGET:
                 self._resume_stalled()
 
@@ -189,13 +221,48 @@ class Stream:
         """One timer for all frames, which is set again for what is left of the newest one's time: one for each frame
         costs 5 µs."""
         self._stall_timer = None
-        if self._writing_since is None:
+        since = self._holding.since
+        if since is None:
             return  # the next frame sets it
-        left = self._writing_since + self._stall - self._clock()
+        left = since + self._stall - self._clock()
         if left <= 0:
+            self.cut_off = f"the client has not taken a frame for {self._stall:g} s"
             self._writer.cancel()
         else:
             self._stall_timer = self._loop.call_later(left, self._look_for_stall)
+
+    @property
+    def stands_still(self) -> bool:
+        """The client is to take something, and `resume` follows when it has."""
+        return self._holding.since is not None or self._outbox.size > 0
+
+    def room(self) -> int:
+        """Bytes of answers that may be made for the client now."""
+        outbox = self._outbox
+        self._holding.count(outbox.held)
+        return self._holding.ahead - outbox.size
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing is free for anybody."""
+        return self._holding.is_full
+
+    def takes(self, size: int) -> bool:
+        """Whether an answer of so many bytes may be sent to the client, although it takes it when it likes to."""
+        return self._holding.takes(size, self.room())
+
+    def loadable(self) -> int:
+        """Bytes of what can be had from the state at any time that may be loaded now. If there are none, and there is
+        nothing to be taken by the client first, whatever waits is told when there are."""
+        self._holding.count(self._outbox.held)
+        most = min(FRAME_TARGET, self._holding.ahead)
+        if most <= 0 and self._holding.since is None:
+            self._unread.wait(self._holding, self._room_is_back)
+        return most
+
+    def _room_is_back(self) -> None:
+        self._resume_stalled()
+        self._wake()
 
     def _resume_stalled(self) -> None:
         """The client has read on: so do we."""
@@ -353,6 +420,10 @@ class Stream:
 
     def _leader_changed(self) -> None:
         self._outbox.put_leader(self._service.leader)
+
+
+def _closed(holding: Holding, _: "asyncio.Task[Any]") -> None:
+    holding.close()
 
 
 def _check_size(frame: pb.ClientFrame) -> None:

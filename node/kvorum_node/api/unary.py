@@ -23,6 +23,7 @@ from ..metrics.operations import code_of_write
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store.rights import Rights, for_read
+from ..unread import TINY, Holding
 from .reads import merge
 
 DEFAULT_TIMEOUT = limits.DEFAULT_TIMEOUT / 1000
@@ -47,8 +48,14 @@ class Unary:
         if refusal is not None:  # before it costs anything: a list may be long
             self._service.reads.turned_away([read], refusal[0])
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
+        unread = self._service.unread
+        holding = Holding(unread, _nothing)
+        if read.ranges and holding.is_full:
+            self._service.reads.turned_away([read], pb.READ_STATUS_OVERLOADED)
+            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=unread.refusal())
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
-        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, []))
+        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, [], holding))
+        item.owner = context.peer()
         self._service.reads.submit([item])
         try:
             async with asyncio.timeout(time_left(context)):
@@ -56,8 +63,12 @@ class Unary:
         except TimeoutError:
             return pb.ReadResult(id=read.id, status=pb.READ_STATUS_NO_LEADER, message="no answer in time")
         finally:
+            holding.close()
             if item.job is not None:
                 item.job.cancel()
+        if holding.is_full and answer.ByteSize() > TINY:
+            self._service.reads.took_back(read, pb.READ_STATUS_OVERLOADED)
+            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=unread.refusal())
         # By a state at least as new as the one that was read.
         refusal = self._service.access.refusal(caller, partial(for_read, read=read))
         if refusal is not None:
@@ -205,10 +216,19 @@ def _resolve(future: "asyncio.Future[Any]", answer: Any) -> None:
         future.set_result(answer)
 
 
+def _nothing(_: str) -> None:
+    """What is being gathered ends by itself: nobody else has a part in it."""
+
+
 def _gather(
-    future: "asyncio.Future[pb.ReadResult]", parts: list[pb.ReadResult], job: ListJob, part: pb.ReadResult
+    future: "asyncio.Future[pb.ReadResult]",
+    parts: list[pb.ReadResult],
+    holding: Holding,
+    job: ListJob,
+    part: pb.ReadResult,
 ) -> None:
-    """Put a list's slices together; an answer that does not fit into one message is refused."""
+    """Put a list's slices together; an answer that does not fit into one message is refused, and one for which there is
+    no room."""
     if future.done():
         job.cancel()
         return
@@ -216,10 +236,16 @@ def _gather(
         merge(parts[0], part)
     else:
         parts.append(part)
-    if parts[0].ByteSize() > limits.MAX_FRAME_SIZE:
+    size = parts[0].ByteSize()
+    holding.count(2 * size)
+    if size > limits.MAX_FRAME_SIZE:
         job.cancel()
         message = f"the answer exceeds {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE): ask for fewer rows"
         future.set_result(pb.ReadResult(id=part.id, status=pb.READ_STATUS_INVALID, message=message))
+    elif not holding.takes(size, holding.ahead):
+        job.deny(pb.READ_STATUS_OVERLOADED)
+        message = holding.unread.refusal()
+        future.set_result(pb.ReadResult(id=part.id, status=pb.READ_STATUS_OVERLOADED, message=message))
     elif part.more:
         job.resume()
     else:

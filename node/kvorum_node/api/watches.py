@@ -1,5 +1,6 @@
 """What one stream watches: keys, whose newest snapshots it gets, and ranges, of which it gets every change."""
 
+from collections.abc import Callable
 from functools import partial
 
 from kvorum import limits
@@ -12,7 +13,7 @@ from ..store.rights import READ, for_keys, for_range
 from ..watches import Watch
 from .endings import ProtocolError
 from .guard import StreamGuard
-from .outbox import FRAME_TARGET, WATCHES, Outbox
+from .outbox import WATCHES, Outbox
 
 MAX_WATCHES = 10_000
 
@@ -20,7 +21,9 @@ MAX_WATCHES = 10_000
 class StreamWatches:
     """Watches of both kinds share their numbers, which the client gives."""
 
-    def __init__(self, service: NodeService, outbox: Outbox, guard: StreamGuard) -> None:
+    def __init__(self, service: NodeService, outbox: Outbox, guard: StreamGuard, loadable: Callable[[], int]) -> None:
+        """`loadable` tells how many bytes of events may wait; if it is none, `resume` follows."""
+        self._loadable = loadable
         self._service = service
         self._outbox = outbox
         self._guard = guard
@@ -141,7 +144,7 @@ class StreamWatches:
         )
 
     def _has_room(self, watch: RangeWatch) -> bool:
-        if self._outbox.size < FRAME_TARGET:
+        if self._outbox.size < self._loadable():
             return True
         if len(self._stalled_ranges) >= 2 * MAX_WATCHES:  # most of them were stopped meanwhile
             self._stalled_ranges = [stalled for stalled in self._stalled_ranges if stalled.open]

@@ -196,6 +196,12 @@ KV: Final = (
     _g("kv_watch_lag", "node.range_watches_waiting", "watches of ranges that have changes to be read"),
     _g("kv_reads_under_way", "node.reads_under_way", "reads that wait for a proof, a versionstamp, or their turn"),
     _g("kv_lists_open", "node.lists_open", "lists that hold a snapshot"),
+    _g("kv_lists_waiting", "node.lists_waiting", "lists that wait for others to end"),
+    _c(
+        "kv_lists_given_up",
+        "node.lists_too_old",
+        "lists ended before they were read, as they held a snapshot for too long, or others waited for it",
+    ),
 )
 
 QUEUE: Final = (
@@ -254,6 +260,20 @@ QUEUE: Final = (
 
 API: Final = (
     _g("api_streams", "node.streams", "gRPC streams that are open"),
+    _g(
+        "api_unread_bytes",
+        "node.unread_bytes",
+        "bytes held of answers that gRPC clients have not taken yet, copies included",
+    ),
+    _g("api_unread_limit_bytes", "node.unread_limit", "how many that may be: `unread_answers_mb`"),
+    _c("api_unread_refused", "node.unread_refused", "answers refused, as too many others were not taken"),
+    _c(
+        "api_unread_ended",
+        "node.unread_ended",
+        "gRPC calls ended, as their clients took nothing while others needed the room",
+    ),
+    _g("api_calls_leaving", "node.calls_leaving", "gRPC calls that have ended, and whose clients keep them from going"),
+    _c("api_connections_shut", "node.connections_shut", "gRPC connections shut, as ended calls on them did not go"),
     Family(
         "api_request_seconds", "histogram", "from the end of an HTTP request's body to its answer", labels=("route",)
     ),

@@ -3,6 +3,6 @@ decides when.
 """
 
 from .delivery import Delivery
-from .hands import Consumer, TakeRoom
+from .hands import TAKE_BYTES, Consumer, TakeRoom
 
-__all__ = ["Consumer", "Delivery", "TakeRoom"]
+__all__ = ["TAKE_BYTES", "Consumer", "Delivery", "TakeRoom"]

@@ -7,7 +7,15 @@ import asyncio
 import contextlib
 import random
 
-from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    HeadersFrame,
+    PingFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 from kvorum._proto import kvorum_pb2 as pb
 from tests.integration.hostile.attacks import (
@@ -57,6 +65,45 @@ LARGE_READ = frame(
     ]
 )
 """Asks for 32 MiB."""
+
+
+LARGE_LISTS = frame(
+    reads=[
+        pb.Read(
+            id=1 + row,
+            ranges=[pb.ReadRange(start=LARGE + b"%04d" % row, end=LARGE + b"\xff", limit=100 if row % 2 else 3)],
+            consistency=pb.CONSISTENCY_EVENTUAL,
+        )
+        for row in range(500)
+    ]
+)
+"""Asks for 1.6 GiB, in lists of many slices and of one."""
+LARGE_WATCHES = frame(
+    watches=[
+        pb.StartWatch(id=number, keys=[LARGE + b"%04d" % (number + at) for at in range(10)]) for number in range(40)
+    ]
+    + [pb.StartWatch(id=number, start=LARGE, end=LARGE + b"\xff", since=bytes(9) + b"\1") for number in range(40, 80)]
+)
+UNARY_LIST = pb.Read(
+    ranges=[pb.ReadRange(start=LARGE, end=LARGE + b"\xff", limit=60)], consistency=pb.CONSISTENCY_EVENTUAL
+).SerializeToString()
+"""3.7 MiB in one answer."""
+
+
+async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As a live client does, so that nobody takes it for a frozen one; until the node cuts the connection. Raises
+    OSError."""
+    try:
+        while True:
+            at = await reader.readexactly(9)
+            got, length = Frame.parse_frame_header(memoryview(at))
+            content = await reader.readexactly(length)
+            if isinstance(got, PingFrame) and "ACK" not in got.flags:
+                writer.write(PingFrame(0, opaque_data=content, flags=["ACK"]).serialize())
+            elif isinstance(got, SettingsFrame) and "ACK" not in got.flags:
+                writer.write(SettingsFrame(0, flags=["ACK"]).serialize())
+    except asyncio.IncompleteReadError:
+        raise OSError("the node has cut the connection") from None
 
 
 async def _read_to_the_end(plan: Plan, reader: asyncio.StreamReader) -> None:
@@ -134,6 +181,25 @@ async def grpc_unread_answers(plan: Plan) -> None:
             await plan.linger(reader)
 
     await crowd(plan, 4, one)
+
+
+@attack
+async def grpc_closed_windows(plan: Plan) -> None:
+    """Calls of all kinds that ask for much. Their client lives, answers pings, takes the first bytes of each and no
+    more; it comes back whenever it is cut off."""
+    kinds = [(STREAM, LARGE_READ), (STREAM, LARGE_LISTS), (STREAM, LARGE_WATCHES), (UNARY, message(UNARY_LIST))]
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
+            for number in odd(100):
+                path, asked = kinds[number // 2 % len(kinds)]
+                await plan.send(writer, head(number, path, *GRPC) + data_of(number, asked))
+                plan.counts["asked"] += 1
+            async with asyncio.timeout(max(0.0, plan.left)):
+                await answer_pings(reader, writer)
+
+    await crowd(plan, 8, one)
 
 
 @attack

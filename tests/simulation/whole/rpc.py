@@ -216,6 +216,9 @@ class _Unlimited:
     def time_remaining(self) -> None:
         return None
 
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {ROOT}"),)
 

@@ -12,6 +12,7 @@ from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.slow import SlowLog
 from kvorum_node.store import Store
 from kvorum_node.store.auth import NONE
+from kvorum_node.unread import Unread
 from kvorum_raft.seams import Member, PeerView, Status
 
 CLUSTER = bytes(range(16))
@@ -64,6 +65,7 @@ class _Service:
         self.consensus = SimpleNamespace(status=node.status)
         self.store = SimpleNamespace(cluster_id=node.cluster, auth=NONE)
         self.access = Access(cast("Store", self.store), asyncio.get_running_loop(), lambda: 0)
+        self.unread = Unread(1 << 30, asyncio.get_running_loop())
 
     @property
     def leader(self) -> pb.Leader:

@@ -268,7 +268,8 @@ async def test_lists_beyond_the_bound_wait_for_their_turn(store: Store) -> None:
     reader = ListReader(store)
     reader.start()
     patient = [Taker(patient=True) for _ in range(MAX_OPEN)]
-    jobs = [reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=500)]), taker) for taker in patient]
+    whole = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=500)])
+    jobs = [reader.submit(whole, taker, owner=number) for number, taker in enumerate(patient)]
     late = Taker()
     reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)]), late)
     for taker in patient:

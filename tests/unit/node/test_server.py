@@ -9,6 +9,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.api.server import ApiServer
 from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.slow import SlowLog
+from kvorum_node.unread import Unread
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -29,6 +30,7 @@ def _idle_service() -> NodeService:
         behind=behind,
         slow=SlowLog(0.0, float),
         tracing=None,
+        unread=Unread(1 << 30, asyncio.get_running_loop()),
     )
     return cast("NodeService", idle)
 

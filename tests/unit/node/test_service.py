@@ -10,7 +10,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.entry import packed
 from kvorum_node.admission import MAX_WEIGHT, admit
 from kvorum_node.lag import LoopLag
-from kvorum_node.reads import Pending, PendingPoints, PendingRead, check_points, check_read
+from kvorum_node.reads import SLICE_BYTES, Pending, PendingPoints, PendingRead, check_points, check_read
 from kvorum_node.store import Snapshot, StoreFault
 from kvorum_node.watches import Watch
 from kvorum_raft.seams import Member
@@ -447,10 +447,10 @@ def test_a_read_without_room_is_served_when_it_is_resumed(node: Node) -> None:
     kept: list[Pending] = []
     room = False
 
-    def has_room(item: Pending) -> bool:
+    def has_room(item: Pending) -> int:
         if not room:
             kept.append(item)
-        return room
+        return SLICE_BYTES if room else 0
 
     request = pb.Read(keys=[KEY], consistency=pb.CONSISTENCY_EVENTUAL)
     node.service.reads.submit([PendingRead(request, answers.append, lambda job, part: None, has_room)])
@@ -477,10 +477,10 @@ class Points:
         request = pb.PointReads(id=7, keys=keys, **{"consistency": pb.CONSISTENCY_EVENTUAL, **fields})  # type: ignore[arg-type]
         node.service.reads.submit([PendingPoints(request, self.answers.append, self._has_room)])
 
-    def _has_room(self, item: Pending) -> bool:
+    def _has_room(self, item: Pending) -> int:
         if not self.room:
             self.kept.append(item)
-        return self.room
+        return SLICE_BYTES if self.room else 0
 
     @property
     def rows(self) -> list[bytes]:

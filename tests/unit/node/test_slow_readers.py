@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node import reads
-from kvorum_node.api import reads as stream_reads
+from kvorum_node import reads, unread
 from kvorum_node.api.stream import Stream
 from tests.fuzz.local_node import LocalNode, local_node
 from tests.unit.node.harness import Node
@@ -109,7 +108,7 @@ class Call:
 def test_a_stream_that_is_not_read_is_cut_off_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "MAX_WAITING", 100)
     monkeypatch.setattr(reads, "SLOW_PATIENCE", 0.0)
-    monkeypatch.setattr(stream_reads, "READ_AHEAD", 1_000)
+    monkeypatch.setattr(unread, "AHEAD", 1_000)
 
     async def check(node: LocalNode) -> None:
         await node.backend.write(set_op(value=bytes(10_000)).SerializeToString(), timeout=10)
