@@ -110,7 +110,7 @@ class StreamReads:
     def _submit(self, items: list[PendingRead], traces: FrameTraces | None) -> None:
         for item in items:
             if item.read.ranges:
-                item.owner, item.may_begin = self._owner, partial(self._may_begin, item)
+                item.owner, item.may_begin = self._owner, self._may_begin
         if traces is not None:
             for item in items:
                 traces.read(item)
@@ -161,17 +161,11 @@ class StreamReads:
         self._stalled_keys += item.keys
         return 0
 
-    def _may_begin(self, item: PendingRead, job: ListJob) -> bool:
-        """The turn of a list has come."""
-        if self._room_of_lists() > 0 or self._closed:
+    def _may_begin(self, job: ListJob) -> bool:
+        """The turn of a list has come. If there is no room at all, its first slice is judged."""
+        if self._room_of_lists() > 0 or self._closed or not self._room.stands_still:
             return True
-        if self._room.stands_still:
-            self._unbegun.append(job)
-        elif not self._room.is_full:
-            return True
-        else:
-            self._service.reads.turned_away([item.read], pb.READ_STATUS_OVERLOADED)
-            item.refuse(pb.READ_STATUS_OVERLOADED, self._unread.refusal())
+        self._unbegun.append(job)
         return False
 
     def _give_up(self) -> None:
@@ -211,25 +205,24 @@ class StreamReads:
         else:
             merge(gathered, part)
         size, room = gathered.ByteSize(), self._room_of_lists()
-        stands_still, is_full = self._room.stands_still, self._room.is_full
-        if not part.more and (size <= TINY or not is_full):
+        if size > TINY and self._room.is_full:
+            job.deny(pb.READ_STATUS_OVERLOADED)
+            self._answer(_denied(job.read, (pb.READ_STATUS_OVERLOADED, self._unread.refusal())))
+        elif not part.more:
             gathered.more = False
             self._answer(gathered)
-        elif part.more and size < min(FRAME_TARGET, room):
+        elif size < min(FRAME_TARGET, room):
             self._keep(job, gathered, size)
             job.resume()
-        elif room > 0 or not (stands_still or is_full):
+        elif room > 0 or not self._room.stands_still:
             self._send_slice(job, gathered)
             if self._outbox.size < min(FRAME_TARGET, self._room_of_lists()):
                 job.resume()
             else:
                 self._stalled_lists.append(job)
-        elif part.more and stands_still:
+        else:
             self._keep(job, gathered, size)
             self._stalled_lists.append(job)
-        else:
-            job.deny(pb.READ_STATUS_OVERLOADED)
-            self._answer(_denied(job.read, (pb.READ_STATUS_OVERLOADED, self._unread.refusal())))
 
     def _send_slice(self, job: ListJob, gathered: pb.ReadResult) -> None:
         """What there is of a list that goes on."""

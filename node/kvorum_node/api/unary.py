@@ -50,9 +50,6 @@ class Unary:
             return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
         unread = self._service.unread
         holding = Holding(unread, _nothing)
-        if read.ranges and holding.is_full:
-            self._service.reads.turned_away([read], pb.READ_STATUS_OVERLOADED)
-            return pb.ReadResult(id=read.id, status=pb.READ_STATUS_OVERLOADED, message=unread.refusal())
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_gather, future, [], holding))
         item.owner = context.peer()

@@ -203,6 +203,23 @@ async def grpc_closed_windows(plan: Plan) -> None:
 
 
 @attack
+async def grpc_idle_lists(plan: Plan) -> None:
+    """Lists of many slices, thousands of them, of which nothing is taken but the first bytes: each holds a place of the
+    reader, and most wait for one."""
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
+            for number in odd(2):
+                await plan.send(writer, head(number, STREAM, *GRPC) + data_of(number, LARGE_LISTS))
+                plan.counts["lists"] += 500
+            async with asyncio.timeout(max(0.0, plan.left)):
+                await answer_pings(reader, writer)
+
+    await crowd(plan, 12, one)
+
+
+@attack
 async def grpc_future_reads(plan: Plan) -> None:
     """Reads that wait for a state which will never come, as many as go; the answers are read."""
     reads = [

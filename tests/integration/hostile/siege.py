@@ -2,8 +2,8 @@
 
     python -m tests.integration.hostile.siege [--seconds N] [--scale X] [--node leader|follower] [attack …]
 
-prints a table; `scripts/hostile` runs that. Good clients are a Python client over gRPC, which writes and reads through
-the cluster, and one of KV Connect on the attacked node itself.
+prints a table; `scripts/hostile` runs that. Good clients are a Python client over gRPC, which writes, reads and lists
+through the cluster, and one of KV Connect on the attacked node itself.
 """
 
 import argparse
@@ -149,6 +149,7 @@ class Siege:
                 await kv.set(("good", "grpc"), at)
                 entry = await kv.get(("good", "grpc"))
                 assert entry.value == at
+                assert [entry.value async for entry in kv.list(prefix=("good",))] == [at]
                 return ""
 
             await _use(good, stop, one)

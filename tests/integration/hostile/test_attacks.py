@@ -14,9 +14,8 @@ from .grpc_attacks import ATTACKS
 from .siege import Siege, describe
 
 SECONDS = 1.5
-SCALE = {"idle_connections": 0.8, "tiny_pieces": 0.1, "grpc_unread_answers": 0.25}
-"""Some need their number; of some a little is enough. What is not read on the gRPC port is bounded for each stream,
-some 4.5 MiB, and so for each connection: one is tried."""
+SCALE = {"idle_connections": 0.8, "tiny_pieces": 0.1}
+"""Some need their number; of some a little is enough."""
 USUAL_SCALE = 0.5
 SLOW = 10.0
 """Seconds within which a good client is answered, whatever goes on."""

@@ -123,11 +123,12 @@ def test_reads_for_which_there_is_no_room_are_refused_and_small_ones_are_not() -
                 pb.Read(id=3, keys=[LARGE], consistency=EVENTUAL),
                 pb.Read(id=4, keys=[SMALL], consistency=EVENTUAL),
                 pb.Read(id=5, ranges=[LIST], consistency=EVENTUAL),
+                pb.Read(id=7, ranges=[pb.ReadRange(start=SMALL, end=b"\x03", limit=1)], consistency=EVENTUAL),
             ],
         )
-        await call.until(lambda: len(call.points(2)) == 2 and all(call.lists(number) for number in (3, 4, 5)))
+        await call.until(lambda: len(call.points(2)) == 2 and all(call.lists(number) for number in (3, 4, 5, 7)))
         assert [answer.status for answer in call.points(2)] == [OK, OVERLOADED], "as far as it is small"
-        assert [call.lists(number)[0].status for number in (3, 4, 5)] == [OVERLOADED, OK, OVERLOADED]
+        assert [call.lists(number)[0].status for number in (3, 4, 5, 7)] == [OVERLOADED, OK, OVERLOADED, OK]
         for text in (call.points(2)[1].message, call.lists(3)[0].message, call.lists(5)[0].message):
             assert f"{node.service.unread.limit:,}" in text and "unread_answers_mb" in text
         figures = node.service.statistics()
