@@ -1,18 +1,16 @@
 """Work on a snapshot that is too long for the loop: done by the thread of the lists, a slice at a time."""
 
 from collections.abc import Callable, Generator
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument
 
-from .lists import MAX_AGE, ListReader, ReadJob
+from .lists import ASIDE, MAX_AGE, ListReader, ReadJob
 from .store import Snapshot, Store
 
 Result = TypeVar("Result")
 
-OWNER: Final = "aside"
-"""These take turns with each other: all of them are short, and none waits for a client."""
 Work = Callable[[Snapshot], Generator[None, None, Result]]
 """Reads a snapshot, yields between slices of a few milliseconds, and returns what it found; in the thread, so it
 touches nothing else. What it raises of InvalidArgument is the result, too."""
@@ -37,7 +35,7 @@ class AsideJob(ReadJob, Generic[Result]):
     def __init__(
         self, reader: ListReader, work: Work[Result], done: Callable[[Result | None, Problem | None], None]
     ) -> None:
-        super().__init__(reader, OWNER)
+        super().__init__(reader, ASIDE)
         self._work = work
         self._done = done
         self._steps: Generator[None, None, Result] | None = None

@@ -22,7 +22,7 @@ from kvorum.cluster import Address, ClusterBackend
 from kvorum.tracing import current_traceparent
 
 from .access import INSIDER, Caller
-from .lists import ListJob
+from .lists import HTTP, ListJob
 from .range_reader import RangeReader
 from .reads import PendingRead
 from .service import NodeService
@@ -35,8 +35,6 @@ WOKEN: Final = 8
 """Watchers woken in one turn of the loop: each builds and sends a frame, 0.1 ms and more."""
 MAX_TOKENS: Final = 64
 """Tokens with which is written through one node at a time."""
-LISTS: Final = "http"
-"""Whose turn the lists of the HTTP port take: it bounds and shares them by itself, and none waits for its client."""
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds that one round of connecting the session client may take."""
 
@@ -351,7 +349,7 @@ class Front:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[pb.ReadResult] = loop.create_future()
         item = PendingRead(read, partial(_resolve, future), partial(_gather, future, take))
-        item.owner = LISTS
+        item.owner = HTTP
         self._service.reads.submit([item])
         try:
             async with asyncio.timeout_at(deadline):

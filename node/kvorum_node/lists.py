@@ -9,7 +9,7 @@ it lives) and the reader told to resume; much sooner if its taker does not come 
 
 Lists that wait for a place stand in a line for each of their owners, the connections of clients, and the owners take
 turns. One owner has a part of the places at most, and loses those at the end of its line when there is no room for the
-lists of others.
+lists of others. What never waits for a client, as the node's own work, has places besides these.
 
 The thread touches nothing but snapshots and the job in its hands; everything else happens on the loop. Whatever else
 reads much of the state (`aside`) has its turn in the same line.
@@ -40,9 +40,13 @@ SLICE_BYTES = 256 * 1024
 SLICE_COUNT = 4_096
 """Rows in one slice that are only counted: 1 to 2 ms."""
 MAX_OPEN = 128
-"""Lists that are being served at a time; each holds one of LMDB's reader slots."""
+"""Lists of clients that are being served at a time; each holds one of LMDB's reader slots."""
 MAX_PLACES = 32
-"""Of them, those of one owner."""
+"""Those of one owner."""
+NODE, ASIDE, HTTP = "node", "aside", "http"
+OWN = (NODE, ASIDE, HTTP)
+"""Owners whose jobs never wait for a client: the node, what is read aside, and the HTTP port, which holds what it
+reads, and bounds and shares that by itself."""
 MAX_WAITING = 4_096
 MAX_AGE = 10.0
 """Seconds that a list may hold its snapshot."""
@@ -68,8 +72,8 @@ class ReadJob:
     `deliver` gets slices on the loop; `more` is False in the last. Call `resume` for the next one, or `cancel`.
     """
 
-    def __init__(self, reader: "ListReader", owner: Hashable = None) -> None:
-        """`owner` is whose turn it takes; None: the node's own."""
+    def __init__(self, reader: "ListReader", owner: Hashable = NODE) -> None:
+        """`owner` is whose turn it takes."""
         self._reader = reader
         self.owner = owner
         self.snapshot: Snapshot | None = None
@@ -129,7 +133,7 @@ class ListJob(ReadJob):
         taker: "Callable[[ListJob, pb.ReadResult], None]",
         time_ms: int = 0,
         *,
-        owner: Hashable = None,
+        owner: Hashable = NODE,
         may_begin: "Callable[[ListJob], bool] | None" = None,
     ) -> None:
         super().__init__(reader, owner)
@@ -281,7 +285,7 @@ class ListReader:
         taker: Callable[[ListJob, pb.ReadResult], None],
         time_ms: int = 0,
         *,
-        owner: Hashable = None,
+        owner: Hashable = NODE,
         may_begin: Callable[[ListJob], bool] | None = None,
     ) -> ListJob | None:
         """Take a read with ranges; None if too many wait. `time_ms` is what its answer shall say the time is. See
@@ -331,7 +335,12 @@ class ListReader:
             self._taken_from(job.owner, line)
 
     def _has_place(self, owner: Hashable) -> bool:
-        return len(self._open) < MAX_OPEN and self._places[owner] < MAX_PLACES
+        return self._places[owner] < MAX_PLACES and (owner in OWN or not self._is_full)
+
+    @property
+    def _is_full(self) -> bool:
+        """Clients have all places that are for them."""
+        return len(self._open) - sum(self._places[owner] for owner in OWN) >= MAX_OPEN
 
     def _make_room(self, length: int) -> bool:
         """At the cost of whoever has most that waits, if that is more than so many. False: nobody has."""
@@ -367,17 +376,23 @@ class ListReader:
 
     def _begin_next(self) -> None:
         """As many as there are places for: the first of each owner in turn."""
-        while self._lines and len(self._open) < MAX_OPEN:
-            owners = [owner for owner in self._lines if self._places[owner] < MAX_PLACES]
-            if not owners:
-                return
-            owner = owners[0]
+        while (owner := self._next_owner()) is not None:
             line = self._lines.pop(owner)
             job = line.popleft()
             self._lines[owner] = line  # at the end
             self._taken_from(owner, line)
             if job.may_begin():
                 self._begin(job)
+
+    def _next_owner(self) -> Hashable:
+        """Whose turn it is; None: nobody's."""
+        lines, places = self._lines, self._places
+        for owner in OWN:
+            if owner in lines and places[owner] < MAX_PLACES:
+                return owner
+        if self._is_full:
+            return None
+        return next((owner for owner in lines if places[owner] < MAX_PLACES), None)
 
     def _run(self) -> None:
         """The reader thread."""
@@ -458,7 +473,7 @@ class ListReader:
 
     def _claims(self) -> dict[Hashable, int]:
         """Owners that could have more places if others had fewer, and how many."""
-        if len(self._open) < MAX_OPEN:
+        if not self._is_full:
             return {}
         places = {owner: min(len(line), MAX_PLACES - self._places[owner]) for owner, line in self._lines.items()}
         return {owner: number for owner, number in places.items() if number > 0}

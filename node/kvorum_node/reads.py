@@ -21,7 +21,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import Overloaded, RaftError
 
 from .barrier import Barrier
-from .lists import TOO_MANY, ListJob, ListReader
+from .lists import NODE, TOO_MANY, ListJob, ListReader
 from .metrics.operations import OK, Meter, code_of_read
 from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
 from .store import Snapshot, Store, StoreFault
@@ -73,7 +73,7 @@ class PendingRead:
         self.size = 0
         self.deadline = 0.0
         self.job: ListJob | None = None
-        self.owner: Hashable = None
+        self.owner: Hashable = NODE
         self.may_begin: Callable[[ListJob], bool] | None = None
 
     def refuse(self, status: "pb.ReadStatus", message: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.api import backups as api
 from kvorum_node.api.backups import BackupCall
+from kvorum_node.api.endings import NotTaken
 from kvorum_node.backup.files import NewFile, check, unpack
 from kvorum_node.backup.restoring import from_backup, restore_node
 from kvorum_node.backup.saving import AT_ONCE, Backups, Busy
@@ -222,9 +223,9 @@ async def test_a_caller_who_takes_nothing_is_given_up(
     monkeypatch.setattr(api, "PATIENCE", 0.01)
     never = asyncio.Event()
     context = Context(never.wait)
-    with pytest.raises(Ended, match="took nothing"):
+    with pytest.raises(NotTaken, match="took nothing") as caught:
         await BackupCall(service, backups).backup(request(), context)  # type: ignore[arg-type]
-    assert context.code == grpc.StatusCode.ABORTED
+    assert caught.value.code == grpc.StatusCode.ABORTED
     assert backups.statistics()["backups_under_way"] == 0
 
 

@@ -178,3 +178,16 @@ async def test_a_list_that_may_not_begin_leaves_its_place_to_others(
     await bench.until(lambda: bench.statuses("kept") == [pb.READ_STATUS_OK])
     figures = bench.reader.statistics()
     assert (figures["lists_open"], figures["lists_waiting"], bench.parts["cancelled"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("owner", lists.OWN)
+async def test_what_waits_for_no_client_has_places_of_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    monkeypatch.setattr(lists, "MAX_OPEN", 1)
+    bench.ask("first", "a", idle=True)
+    bench.ask("second", "b")
+    for number in range(lists.MAX_PLACES + 1):
+        bench.ask(f"own{number}", owner)
+    await bench.until(lambda: len(bench.order) == lists.MAX_PLACES + 2)
+    assert bench.parts["second"] == []

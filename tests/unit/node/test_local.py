@@ -271,7 +271,7 @@ async def test_lists_beyond_the_bound_wait_for_their_turn(store: Store) -> None:
     whole = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=500)])
     jobs = [reader.submit(whole, taker, owner=number) for number, taker in enumerate(patient)]
     late = Taker()
-    reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)]), late)
+    reader.submit(pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)]), late, owner="late")
     for taker in patient:
         await taker.some.wait()
     assert (reader.statistics()["lists_open"], late.parts) == (MAX_OPEN, [])
