@@ -132,7 +132,7 @@ class Stream:
 
     def give_up(self, why: str) -> None:
         """The client does not read, and others need the room. It would not read why on the stream, either."""
-        self._quiet.warning("slow", f"a stream is cut off: its client does not read, and others need the room: {why}")
+        self._quiet.warning("slow", f"a stream is cut off: {why}")
         self.cut_off = why
         self._writer.cancel()
 
