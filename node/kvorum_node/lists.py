@@ -248,6 +248,7 @@ class ListReader:
         """Open ones by owner."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: Callable[[], float] = float
         self._alarm: Alarm | None = None
         self._stopped = False
         self.damage = ""
@@ -260,6 +261,7 @@ class ListReader:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._alarm = Alarm(self._loop, self._look_for_old)
         self._thread = threading.Thread(target=self._run, name="kvorum-lists", daemon=True)
         self._thread.start()
@@ -329,8 +331,8 @@ class ListReader:
         if job in self._open:
             self.resume(job)
             return
-        line = self._lines.get(job.owner, ())
-        if isinstance(line, deque) and job in line:
+        line = self._lines.get(job.owner)
+        if line is not None and job in line:
             line.remove(job)
             self._taken_from(job.owner, line)
 
@@ -390,9 +392,7 @@ class ListReader:
         for owner in OWN:
             if owner in lines and places[owner] < MAX_PLACES:
                 return owner
-        if self._is_full:
-            return None
-        return next((owner for owner in lines if places[owner] < MAX_PLACES), None)
+        return None if self._is_full else next((owner for owner in lines if places[owner] < MAX_PLACES), None)
 
     def _run(self) -> None:
         """The reader thread."""
@@ -420,7 +420,7 @@ class ListReader:
             job.first_at = perf_counter()
         job.idle = part.more
         if part.more:
-            job.idle_since = self._now()
+            job.idle_since = self._clock()
         else:
             self._open.pop(job, None)
             self._places[job.owner] -= 1
@@ -450,20 +450,16 @@ class ListReader:
         """Give up the snapshots of readers that do not come back for more."""
         assert self._alarm is not None
         oldest = None
-        now = self._now()
+        now = self._clock()
         limit = now - self._max_age
-        claims = self._claims()
-        idle: list[ReadJob] = []
         for job in self._open:
             if job.opened_at <= limit:
                 self._give_up(job, f"was read for more than {self._max_age:g} s")
             elif oldest is None or job.opened_at < oldest:
                 oldest = job.opened_at
-            if job.idle and job.idle_since <= now - IDLE_PATIENCE and claims.keys() - {job.owner}:
-                idle.append(job)
-        idle.sort(key=lambda job: job.idle_since)
-        for job in idle[: sum(claims.values())]:
-            self._give_up(job, f"was not read on for {IDLE_PATIENCE:g} s, and others wait for its place")
+        idle = [job for job in self._open if job.idle and job.idle_since <= now - IDLE_PATIENCE]
+        if idle and self._waiting and self._is_full:
+            self._let_others_in(idle)
         if self._waiting:
             self._alarm.set(LOOK)
         elif oldest is not None:
@@ -471,19 +467,25 @@ class ListReader:
         elif self._open:
             self._alarm.set(1.0)
 
-    def _claims(self) -> dict[Hashable, int]:
-        """Owners that could have more places if others had fewer, and how many."""
-        if not self._is_full:
-            return {}
-        places = {owner: min(len(line), MAX_PLACES - self._places[owner]) for owner, line in self._lines.items()}
-        return {owner: number for owner, number in places.items() if number > 0}
+    def _let_others_in(self, idle: list[ReadJob]) -> None:
+        """As many as want a place; those whose takers have been away for longest make room. A client that is slow does
+        not lose what it has read to lists of its own, or it would begin again and again."""
+        wanted = {
+            owner: min(len(line), MAX_PLACES - self._places[owner])
+            for owner, line in self._lines.items()
+            if owner not in OWN and self._places[owner] < MAX_PLACES
+        }
+        for job in sorted(idle, key=lambda job: job.idle_since):
+            owner = next((owner for owner in wanted if owner != job.owner), None)
+            if owner is not None:
+                self._give_up(job, f"was not read on for {IDLE_PATIENCE:g} s, and others wait for its place")
+                wanted[owner] -= 1
+                if not wanted[owner]:
+                    del wanted[owner]
 
     def _give_up(self, job: ReadJob, why: str) -> None:
         job.given_up = job.given_up or why
         self.resume(job)
-
-    def _now(self) -> float:
-        return self._loop.time() if self._loop is not None else 0.0
 
 
 def _slow_facts(job: ListJob, code: str) -> Facts:

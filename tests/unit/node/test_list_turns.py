@@ -122,7 +122,6 @@ async def test_an_idle_list_does_not_give_way_to_others_of_its_owner(
 ) -> None:
     """Its client is slow, and would have to begin again and again."""
     monkeypatch.setattr(lists, "MAX_OPEN", 2)
-    monkeypatch.setattr(lists, "MAX_PLACES", 2)
     monkeypatch.setattr(lists, "IDLE_PATIENCE", 0.0)
     for name in ("first", "second"):
         bench.ask(name, "a", idle=True)

@@ -165,22 +165,25 @@ def test_what_can_be_had_later_waits_for_room() -> None:
     run(check)
 
 
-def test_lists_do_not_begin_while_the_client_stands_still() -> None:
+@pytest.mark.parametrize(("count", "limit", "rows"), [(100, 100, 41), (400, 4, 4)])
+def test_lists_do_not_begin_while_the_client_stands_still(count: int, limit: int, rows: int) -> None:
+    wanted = pb.ReadRange(start=b"\x02row", end=b"\x03", limit=limit)
+
     async def check(node: LocalNode) -> None:
         call = Call()
         running = asyncio.create_task(Stream(node.service, "n1", call).run())
         await call.until(lambda: call.taken)
         call.reads.clear()
-        call.say(reads=[pb.Read(id=number, ranges=[LIST], consistency=EVENTUAL) for number in range(1, 101)])
+        call.say(reads=[pb.Read(id=number, ranges=[wanted], consistency=EVENTUAL) for number in range(1, count + 1)])
         await call.writing.wait()
         await settled(node)
-        # Each of them is 2.4 MB. In gRPC's hands is a frame, and on its way what had begun by then.
+        # Each of them is of 2.4 MB, or of a tenth. In gRPC's hands is a frame, and on its way what had begun by then.
         most = unread.AHEAD + 3 * 4 * 1_048_576 + 2 * MAX_PLACES * 330_000
         assert node.service.unread.held < most
         call.reads.set()
-        await call.until(lambda: all(call.lists(at) and not call.lists(at)[-1].more for at in range(1, 101)))
-        for at in range(1, 101):
-            assert sum(len(part.ranges[0].entries) for part in call.lists(at)) == 42
+        await call.until(lambda: all(call.lists(at) and not call.lists(at)[-1].more for at in range(1, count + 1)))
+        for at in range(1, count + 1):
+            assert sum(len(part.ranges[0].entries) for part in call.lists(at)) == rows
             assert {part.status for part in call.lists(at)} == {OK}
         await ended(running)
 
