@@ -204,15 +204,25 @@ async def grpc_closed_windows(plan: Plan) -> None:
 
 @attack
 async def grpc_idle_lists(plan: Plan) -> None:
-    """Lists of many slices, thousands of them, of which nothing is taken but the first bytes: each holds a place of the
-    reader, and most wait for one."""
+    """Lists of many slices, of which nothing is taken but the first bytes: each holds a place of the reader, and most
+    wait for one."""
+    asked = frame(
+        reads=[
+            pb.Read(
+                id=1 + row,
+                ranges=[pb.ReadRange(start=LARGE + b"%04d" % row, end=LARGE + b"\xff", limit=100)],
+                consistency=pb.CONSISTENCY_EVENTUAL,
+            )
+            for row in range(200)
+        ]
+    )
 
     async def one(_: int) -> None:
         async with plan.connection() as (reader, writer):
             await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
             for number in odd(2):
-                await plan.send(writer, head(number, STREAM, *GRPC) + data_of(number, LARGE_LISTS))
-                plan.counts["lists"] += 500
+                await plan.send(writer, head(number, STREAM, *GRPC) + data_of(number, asked))
+                plan.counts["lists"] += 200
             async with asyncio.timeout(max(0.0, plan.left)):
                 await answer_pings(reader, writer)
 

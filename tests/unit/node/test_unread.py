@@ -153,5 +153,6 @@ def test_a_refusal_names_the_limit(limit: int) -> None:
     bench = Bench(limit)
     bench.call("large", waiting=limit + 5)
     text = bench.unread.refusal()
-    assert f"{limit + 5:,} bytes" in text and f"{limit:,}" in text and "try again" in text
+    assert f"{limit + 5:,} bytes" in text and f"{limit:,} (MAX_UNREAD_SIZE, unread_answers_mb)" in text
+    assert "try again" in text
     assert bench.unread.statistics()["unread_refused"] == 1
