@@ -123,7 +123,7 @@ class AtomicBuilder:
                 raise InvalidArgument("version_le needs a versionstamp, got the entry of an absent key")
         elif versionstamp is not None and versionstamp is not _Unset.UNSET:
             stamp = _stamp(versionstamp)
-        # In its place, and only what is not the default: a message of its own, appended, takes 1 µs more.
+        # In its place, and only what is not the default: a message of its own, appended, takes 0.6 µs more.
         check = self._write.checks.add()
         check.key = encoded
         if stamp:

@@ -40,7 +40,7 @@ class CommitResult(NamedTuple):
 
 _DONE: Final = pb.OUTCOME_DONE
 _new_result: Final = partial(tuple.__new__, CommitResult)
-"""Without the named tuple's own call, which takes 0.5 µs."""
+"""Without the named tuple's own call, which takes 0.4 µs."""
 
 
 def commit_result(outcome: WriteOutcome, enqueues: Sequence[pb.Enqueue] = ()) -> CommitResult:

@@ -112,7 +112,7 @@ def set_write(key: SetKey, value: object, expire_in: Duration | None) -> bytes:
     key_size, value_size = len(encoded), len(data)
     size = key_size + value_size + _AROUND
     if size < _ONE_BYTE and data and expire_in is None and not suffixed:
-        # As protobuf writes it (which leaves out an empty value), in 0.9 instead of 2.4 µs: each length is one byte.
+        # As protobuf writes it (which leaves out an empty value), in 0.4 instead of 1.6 µs: each length is one byte.
         head = bytes((0x12, size, 0x0A, key_size))
         return b"".join((head, encoded, _VALUES[value_size], data, _ENCODINGS[encoding]))
     write = pb.AtomicWrite()

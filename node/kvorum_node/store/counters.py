@@ -2,7 +2,7 @@
 
 Programs count many things by the same numbers. So what follows the key in a serialised operation is taken apart once in
 an entry; it says the same behind any other key. Whatever is unusual (bounds, other numbers, what is stored or would
-come out, long keys) goes the long way, see `sums`. Apply takes 13 instead of 22 µs.
+come out, writes of 128 bytes and more) goes the long way, see `sums`. Apply takes 11 instead of 18 µs.
 """
 
 from typing import TYPE_CHECKING, Final
