@@ -183,23 +183,28 @@ async def grpc_unread_answers(plan: Plan) -> None:
     await crowd(plan, 4, one)
 
 
+async def crowd_of_idle(plan: Plan, clients: int, calls: list[tuple[bytes, bytes]]) -> None:
+    """Clients that make these calls (path and message), answer pings, and take the first bytes of each answer."""
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
+            for number, (path, asked) in zip(odd(len(calls)), calls, strict=True):
+                await plan.send(writer, head(number, path, *GRPC) + data_of(number, asked))
+                plan.counts["asked"] += 1
+            async with asyncio.timeout(max(0.0, plan.left)):
+                await answer_pings(reader, writer)
+
+    await crowd(plan, clients, one)
+
+
 @attack
 async def grpc_closed_windows(plan: Plan) -> None:
     """Calls of all kinds that ask for much. Their client lives, answers pings, takes the first bytes of each and no
     more; it comes back whenever it is cut off."""
     kinds = [(STREAM, LARGE_READ), (STREAM, LARGE_LISTS), (STREAM, LARGE_WATCHES), (UNARY, message(UNARY_LIST))]
 
-    async def one(_: int) -> None:
-        async with plan.connection() as (reader, writer):
-            await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
-            for number in odd(100):
-                path, asked = kinds[number // 2 % len(kinds)]
-                await plan.send(writer, head(number, path, *GRPC) + data_of(number, asked))
-                plan.counts["asked"] += 1
-            async with asyncio.timeout(max(0.0, plan.left)):
-                await answer_pings(reader, writer)
-
-    await crowd(plan, 8, one)
+    await crowd_of_idle(plan, 8, [kinds[number % len(kinds)] for number in range(100)])
 
 
 @attack
@@ -217,16 +222,7 @@ async def grpc_idle_lists(plan: Plan) -> None:
         ]
     )
 
-    async def one(_: int) -> None:
-        async with plan.connection() as (reader, writer):
-            await plan.send(writer, begin(window=500) + WindowUpdateFrame(0, window_increment=1 << 30).serialize())
-            for number in odd(2):
-                await plan.send(writer, head(number, STREAM, *GRPC) + data_of(number, asked))
-                plan.counts["lists"] += 200
-            async with asyncio.timeout(max(0.0, plan.left)):
-                await answer_pings(reader, writer)
-
-    await crowd(plan, 12, one)
+    await crowd_of_idle(plan, 12, [(STREAM, asked)] * 2)
 
 
 @attack

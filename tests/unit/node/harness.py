@@ -4,7 +4,7 @@ socket.
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,19 @@ from kvorum_raft.errors import NotLeader, RaftError, UnknownOutcome
 from kvorum_raft.seams import Applied, Member, Status
 
 START_MS = 1_700_000_000_000
+
+
+def filled(folder: Path, values: Iterable[bytes]) -> Store:
+    """A store with so many rows, whose keys are their numbers."""
+    store = Store.open(folder, durable=False)
+    batch = pb.Batch(data_version=1)
+    group = batch.commands.add().writes
+    for number, value in enumerate(values):
+        op = pb.AtomicWrite()
+        op.mutations.add(key=b"\x02%04d\x00" % number, type=1, value=value, encoding=3)
+        group.writes.add(seq=number + 1, op=op.SerializeToString())
+    store.apply_now(1, 1, batch.SerializeToString())
+    return store
 
 
 class VirtualTimers:

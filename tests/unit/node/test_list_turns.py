@@ -10,6 +10,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node import lists
 from kvorum_node.lists import ListJob, ListReader
 from kvorum_node.store import Store
+from tests.unit.node.harness import filled
 
 LONG = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=900)])
 SHORT = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)])
@@ -17,14 +18,7 @@ SHORT = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1)])
 
 @pytest.fixture
 def store(tmp_path: Path) -> Generator[Store, None, None]:
-    store = Store.open(tmp_path / "state", durable=False)
-    batch = pb.Batch(data_version=1)
-    group = batch.commands.add().writes
-    for number in range(900):
-        op = pb.AtomicWrite()
-        op.mutations.add(key=b"\x02%04d\x00" % number, type=1, value=b"value", encoding=3)
-        group.writes.add(seq=number + 1, op=op.SerializeToString())
-    store.apply_now(1, 1, batch.SerializeToString())
+    store = filled(tmp_path / "state", [b"value"] * 900)
     yield store
     store.close()
 

@@ -17,6 +17,7 @@ from kvorum_node.local import LocalConsensus
 from kvorum_node.store import Store
 from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Applied
+from tests.unit.node.harness import filled
 
 
 class Machine:
@@ -157,14 +158,7 @@ async def test_no_room_in_the_last_step_of_a_commit_is_a_fault_whose_outcome_is_
 
 @pytest.fixture
 def store(tmp_path: Path) -> Generator[Store, None, None]:
-    store = Store.open(tmp_path / "state", durable=False)
-    batch = pb.Batch(data_version=1)
-    group = batch.commands.add().writes
-    for number in range(1_000):
-        op = pb.AtomicWrite()
-        op.mutations.add(key=b"\x02%04d\x00" % number, type=1, value=bytes(100 if number < 900 else 60_000), encoding=3)
-        group.writes.add(seq=number + 1, op=op.SerializeToString())
-    store.apply_now(1, 1, batch.SerializeToString())
+    store = filled(tmp_path / "state", (bytes(100 if number < 900 else 60_000) for number in range(1_000)))
     yield store
     store.close()
 
