@@ -1,21 +1,26 @@
-"""The log on disk: one LMDB environment, fully synced, with the entries, the hard state and the node's identity.
+"""The log on disk: one LMDB environment, fully synced, with the entries, the hard state and the node's identity; and
+before it a small write-ahead file (`kvorum_raft.write_ahead`) with the newest entries.
 
 Why LMDB and not a file of our own: a transaction of it is atomic, so that a cut, the entries behind it, term and vote
-and the commit bound can never disagree, and a torn write at the end needs no repair. A synced commit costs about 0.4
-ms, which a group shares. What LMDB does not have are checksums; each entry and the hard state carry their own, and the
-start reads everything back from the disk, not from the page cache, before this node says a word to others.
+and the commit bound can never disagree, and a torn write at the end needs no repair. What it does not have are
+checksums; each entry and the hard state carry their own, and the start reads everything back from the disk, not from
+the page cache, before this node says a word to others. And its commit flushes the disk twice. So what only appends,
+which is nearly everything, is made durable by the write-ahead file, and moves into the environment many batches at a
+time; the start does that first, and so does the end.
 
-One thread writes (`LmdbDisk`): it takes all batches that queued up during its last sync and puts them into one
-transaction. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the pages
+One thread writes (`LmdbDisk`): it takes all batches that queued up during its last sync and makes them durable
+together. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the pages
 and the next sync would succeed without them: it is reported once as a RaftFault, and nothing is written after it.
 """
 
+import contextlib
+import logging
 import os
 import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -28,23 +33,35 @@ from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import kind_of
 from kvorum_raft.histogram import Histogram
 from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
+from kvorum_raft.write_ahead import EPOCH_SIZE, File, SyncedFile, WriteAhead, frames
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1: everything is in the environment. 2: the newest entries may be in the write-ahead file. A log that was closed is
+of format 1 again, so that a version that knows no such file can open it."""
+_CLOSED_FORMAT: Final = 1
+_STATE_FORMAT: Final = 1
 _FORMAT_KEY: Final = b"format"
+_EPOCH_KEY: Final = b"epoch"
+_AHEAD_NAME: Final = "write-ahead"
 _STATE_KEY: Final = b"state"
 _BASE_KEY: Final = b"base"
 _STATE: Final = struct.Struct(">BxH4xQQQQQ")
 _GROUP_BYTES: Final = 16 << 20
+_log = logging.getLogger("kvorum.raft")
 
 
 def _key(index: int) -> bytes:
     return index.to_bytes(8, "big")
 
 
+def _only_appends(batch: Batch) -> bool:
+    return not (batch.reset or batch.records) and batch.truncate_from is None and batch.base is None
+
+
 def encode_state(state: HardState) -> bytes:
     vote = state.vote.encode()
     numbers = (state.term, state.commit_bound, state.last_index, state.base_index, state.base_term)
-    body = _STATE.pack(FORMAT, len(vote), *numbers) + vote
+    body = _STATE.pack(_STATE_FORMAT, len(vote), *numbers) + vote
     return body + zlib.crc32(body).to_bytes(4, "big")
 
 
@@ -54,8 +71,10 @@ def decode_state(record: bytes) -> HardState:
     if len(body) < _STATE.size or zlib.crc32(body).to_bytes(4, "big") != checksum:
         raise DamagedRecord("wrong checksum in the record of term and vote")
     version, vote_size, term, bound, last, base_index, base_term = _STATE.unpack_from(body)
-    if version > FORMAT:
-        raise ConfigurationError(f"the hard state has format {version}; this version knows formats up to {FORMAT}")
+    if version > _STATE_FORMAT:
+        raise ConfigurationError(
+            f"the hard state has format {version}; this version knows formats up to {_STATE_FORMAT}"
+        )
     vote = body[_STATE.size :]
     if len(vote) != vote_size:
         raise DamagedRecord("the record of term and vote has a wrong length")
@@ -66,15 +85,32 @@ class LogStore:
     """The opened environment. `open` is synchronous and meant for the start, before the event loop has anything else to
     do."""
 
-    def __init__(self, path: Path, env: lmdb.Environment) -> None:
+    def __init__(self, path: Path, env: lmdb.Environment, new_epoch: Callable[[int], bytes]) -> None:
         self.path = path
         self._env = env
         self._log = env.open_db(b"log")
         self._meta = env.open_db(b"meta")
+        self._new_epoch = new_epoch
+        self._file: File | None = None
+        self._ahead: WriteAhead | None = None
+        self._waiting: list[Batch] = []
+        """What is durable by the write-ahead file and not in the environment yet. Replaced when it has moved, so that
+        `read` may look at it from another thread."""
+        self._last_index = 0
+        self._failed = False
 
     @classmethod
-    def open(cls, path: Path, *, map_size: int, open_env: Callable[..., lmdb.Environment] = lmdb.open) -> "LogStore":
-        """Open or create. `open_env` has the signature of `lmdb.open`; simulations bring another one.
+    def open(
+        cls,
+        path: Path,
+        *,
+        map_size: int,
+        open_env: Callable[..., lmdb.Environment] = lmdb.open,
+        open_file: Callable[[Path, bool], File] = SyncedFile,
+        new_epoch: Callable[[int], bytes] = os.urandom,
+    ) -> "LogStore":
+        """Open or create. `open_env` has the signature of `lmdb.open`; simulations bring another one, and another
+        `open_file` for the write-ahead file and `new_epoch` for random bytes.
 
         Raises RaftFault (disk) or ConfigurationError (newer format, not usable).
         """
@@ -85,17 +121,17 @@ class LogStore:
                 _forget_cached_pages(data)
             env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
             _fill_up(env, data)
-            store = cls(path, env)
-            store._check_format()
+            store = cls(path, env, new_epoch)
+            store._open_ahead(open_file, store._check_format())
             _sync_folder(path)
             _sync_folder(path.parent)
-        except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, DamagedRecord) as error:
             raise RaftFault(f"the log in {path} is damaged: {error}") from error
         except (lmdb.Error, OSError) as error:
             raise kind_of(error, path.parent)(f"the log in {path} cannot be opened: {error}") from error
         return store
 
-    def _check_format(self) -> None:
+    def _check_format(self) -> int:
         with self._env.begin() as txn:
             found = txn.get(_FORMAT_KEY, db=self._meta)
             entries = txn.stat(self._log)["entries"]
@@ -103,12 +139,37 @@ class LogStore:
             if entries:
                 raise RaftFault(f"the log in {self.path} is damaged: it has entries and no format")
             state = encode_state(HardState())
-            self.put_now({_FORMAT_KEY: str(FORMAT).encode(), _STATE_KEY: state})
-        elif not found.isdigit() or int(found) > FORMAT:
+            self.put_now({_FORMAT_KEY: str(_CLOSED_FORMAT).encode(), _STATE_KEY: state})
+            return _CLOSED_FORMAT
+        if not found.isdigit() or int(found) > FORMAT:
             raise ConfigurationError(
                 f"the log in {self.path} has format {found.decode(errors='replace')}; "
                 f"this version knows formats up to {FORMAT}"
             )
+        return int(found)
+
+    def _open_ahead(self, open_file: Callable[[Path, bool], File], format_found: int) -> None:
+        """What the write-ahead file holds moves into the environment, and a new epoch begins.
+
+        Raises DamagedRecord, lmdb.Error or OSError.
+        """
+        used = format_found == FORMAT
+        old = self.get(_EPOCH_KEY) or b""
+        if used and len(old) != EPOCH_SIZE:
+            raise DamagedRecord("it has a write-ahead file of no epoch")
+        self._file = open_file(self.path / _AHEAD_NAME, used)
+        found = frames(self._file.read(), old) if used else []
+        epoch = self._new_epoch(EPOCH_SIZE)
+        with self._env.begin(write=True) as txn:
+            for frame in found:
+                self._append(txn, ((parse(record).index, record) for record in frame.entries))
+                txn.put(_STATE_KEY, frame.state, db=self._meta)
+            txn.put(_EPOCH_KEY, epoch, db=self._meta)
+            txn.put(_FORMAT_KEY, str(FORMAT).encode(), db=self._meta)
+            state = txn.get(_STATE_KEY, db=self._meta)
+        self._ahead = WriteAhead(self._file, epoch)
+        with contextlib.suppress(DamagedRecord):  # `verify` says so
+            self._last_index = decode_state(state or b"").last_index
 
     def get(self, key: bytes) -> bytes | None:
         """A small record."""
@@ -196,6 +257,19 @@ class LogStore:
         return base
 
     def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+        """Entries from `first` on, at least one if it exists; fewer than asked for where those in the environment end.
+        From any thread."""
+        # What is in neither moved from the one to the other in between.
+        found = (
+            self._read_env(first, count, max_bytes)
+            or self._read_waiting(first, count, max_bytes)
+            or self._read_env(first, count, max_bytes)
+        )
+        if any(entry.index != first + offset for offset, entry in enumerate(found)):
+            raise RaftFault(f"the log in {self.path} is damaged: entries from {first} on are not in order")
+        return found
+
+    def _read_env(self, first: int, count: int, max_bytes: int) -> list[Entry]:
         found: list[Entry] = []
         size = 0
         try:
@@ -210,22 +284,53 @@ class LogStore:
                             break
         except (DamagedRecord, lmdb.Error) as error:
             raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
-        if any(entry.index != first + offset for offset, entry in enumerate(found)):
-            raise RaftFault(f"the log in {self.path} is damaged: entries from {first} on are not in order")
+        return found
+
+    def _read_waiting(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+        found: list[Entry] = []
+        size = 0
+        for batch in tuple(self._waiting):
+            for entry in batch.entries:
+                if entry.index < first:
+                    continue
+                size += entry.size
+                if found and (size > max_bytes or len(found) == count):
+                    return found
+                found.append(entry)
         return found
 
     def write(self, batches: list[Batch]) -> None:
-        """One synced transaction. Raises lmdb.Error or OSError."""
+        """Durable, all of them together, when it returns. Raises lmdb.Error or OSError."""
+        if self._failed or self._ahead is None:
+            raise lmdb.Error("the log is closed, or writing it has failed before")
+        self._failed = True
+        state = encode_state(batches[-1].state)
+        frame = None
+        if all(map(_only_appends, batches)):
+            entries = [entry for batch in batches for entry in batch.entries]
+            for index, entry in enumerate(entries, self._last_index + 1):
+                if entry.index != index:
+                    raise lmdb.KeyExistsError(f"entry {entry.index} cannot follow entry {index - 1}")
+            frame = self._ahead.frame(state, [entry.record for entry in entries])
+        if frame is not None:
+            self._ahead.append(frame)
+            self._waiting += batches
+        else:
+            self._commit([*self._waiting, *batches], state)
+        self._last_index = batches[-1].state.last_index
+        self._failed = False
+
+    def _commit(self, batches: list[Batch], state: bytes | None, *, closing: bool = False) -> None:
+        """One synced transaction, after which the write-ahead file holds nothing."""
+        assert self._ahead is not None
+        epoch = self._new_epoch(EPOCH_SIZE)
         with self._env.begin(write=True) as txn:
             for batch in batches:
                 if batch.reset:
                     txn.drop(self._log, delete=False)
                 if batch.truncate_from is not None:
                     self._cut(txn, batch.truncate_from)
-                for entry in batch.entries:
-                    # False instead of an error: the entry would be taken for durable without being there
-                    if not txn.put(_key(entry.index), entry.record, db=self._log, append=True):
-                        raise lmdb.KeyExistsError(f"entry {entry.index} would not be the last one")
+                self._append(txn, ((entry.index, entry.record) for entry in batch.entries))
                 if batch.base is not None:
                     self._cut_before(txn, batch.base)
                 for key, value in batch.records.items():
@@ -233,7 +338,19 @@ class LogStore:
                         txn.put(key, value, db=self._meta)
                     else:
                         txn.delete(key, db=self._meta)
-            txn.put(_STATE_KEY, encode_state(batches[-1].state), db=self._meta)
+            if state is not None:
+                txn.put(_STATE_KEY, state, db=self._meta)
+            txn.put(_EPOCH_KEY, epoch, db=self._meta)
+            if closing:
+                txn.put(_FORMAT_KEY, str(_CLOSED_FORMAT).encode(), db=self._meta)
+        self._waiting = []
+        self._ahead.begin(epoch)
+
+    def _append(self, txn: Any, records: Iterable[tuple[int, bytes]]) -> None:
+        for index, record in records:
+            # False instead of an error: the entry would be taken for durable without being there
+            if not txn.put(_key(index), record, db=self._log, append=True):
+                raise lmdb.KeyExistsError(f"entry {index} would not be the last one")
 
     def _cut(self, txn: Any, index: int) -> None:
         with txn.cursor(db=self._log) as cursor:
@@ -250,10 +367,22 @@ class LogStore:
         txn.put(_BASE_KEY, base.encode(), db=self._meta)
 
     def size(self) -> int:
-        """Bytes of the file."""
+        """Bytes of the environment's file."""
         return (self.path / "data.mdb").stat().st_size
 
     def close(self) -> None:
+        """Everything moves into the environment, unless a write has failed; whatever else prevents that, the next
+        start does it."""
+        if self._ahead is not None and not self._failed:
+            self._failed = True  # nothing is written any more
+            state = encode_state(self._waiting[-1].state) if self._waiting else None
+            try:
+                self._commit(self._waiting, state, closing=True)
+            except (lmdb.Error, OSError) as error:
+                _log.warning("the log in %s stays as after a kill: %s", self.path, error)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         self._env.close()
 
 

@@ -77,7 +77,13 @@ def _rebuild(machine: "Machine", judge: "Judge", folder: Path) -> None:
     log = folder / "raft" / "log" / "data.mdb"
     if log.exists():
         vault.keep(log, machine.log_storage().copy())
-    store = LogStore.open(folder / "raft" / "log", map_size=1 << 20, open_env=vault.open)
+    store = LogStore.open(
+        folder / "raft" / "log",
+        map_size=1 << 20,
+        open_env=vault.open,
+        open_file=vault.open_ahead,
+        new_epoch=bytes,
+    )
     stored = store.verify(cache=1 << 20)
     journal = RaftJournal(_NoDisk(store), stored, cache=1 << 20, clock=lambda: 0.0)  # type: ignore[arg-type]
     checkpoints = Checkpoints(folder / "checkpoints", sync=lambda path: None, copier=PlainCopier())

@@ -23,7 +23,7 @@ from tests.simulation.whole.files import Files, Tree
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.process import Process
 from tests.simulation.whole.ranges import BOUNDS
-from tests.simulation.whole.storage import Storage
+from tests.simulation.whole.storage import AheadFile, Storage
 from tests.simulation.whole.vault import Vault
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -139,6 +139,10 @@ class Machine:
     def open_env(self, path: str, **options: Any) -> Any:
         """As `lmdb.open`."""
         return self.vault.open(path, **options)
+
+    def open_ahead(self, path: Path, whole: bool) -> AheadFile:
+        """As `kvorum_raft.write_ahead.SyncedFile`."""
+        return self.vault.open_ahead(path, whole)
 
     def log_storage(self) -> Storage:
         storage = self.vault.find(self.folder / "raft" / "log" / "data.mdb")

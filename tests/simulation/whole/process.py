@@ -172,7 +172,12 @@ class Process:
             stopwatch=self.loop.time,
             rng=self.rng,
             random_bytes=self.rng.randbytes,
-            open_log=partial(LogStore.open, open_env=machine.open_env),
+            open_log=partial(
+                LogStore.open,
+                open_env=machine.open_env,
+                open_file=machine.open_ahead,
+                new_epoch=self.rng.randbytes,
+            ),
             make_disk=self._make_disk,  # type: ignore[arg-type]
             make_background=self._make_background,
             make_checkpoints=self._make_checkpoints,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _KEPT_IMAGES: Final = 32
 """Of those since the last sync, the newest ones, which a power cut chooses from."""
+_SECTOR: Final = 512
+"""Bytes that a disk writes whole or not at all."""
 Name = bytes | None
 """Of a table; None is the main one."""
 Undo = list[Any]
@@ -67,6 +69,8 @@ class Storage:
         self._unsynced: list[Undo] = []
         """Of the commits since the last sync, oldest first."""
         self._holding = False
+        self.ahead: AheadFile | None = None
+        """The file that lies beside a log's environment."""
 
     # ---- what is seen
 
@@ -91,6 +95,8 @@ class Storage:
         """What a copy of the files holds: what is seen now, as if it were synced."""
         other = Storage()
         other.live = self._copied()
+        if self.ahead is not None:
+            other.ahead = AheadFile(other, bytes(self.ahead.content))
         return other
 
     # ---- what is done
@@ -104,6 +110,13 @@ class Storage:
 
     def finish_sync(self) -> None:
         self._unsynced.clear()
+        if self.ahead is not None:
+            self.ahead.before = None
+
+    @property
+    def holding(self) -> bool:
+        """What is written now is not synced before `finish_sync`."""
+        return self._holding
 
     @contextmanager
     def held_sync(self) -> Iterator[None]:
@@ -120,6 +133,8 @@ class Storage:
         """A killed process may have been in the middle of its commit. True if something is lost. Else the page cache
         outlives the process; what is in it will be written some day."""
         self._lose_writer()
+        if self.ahead is not None and self.ahead.before is not None:
+            return self.ahead.lose(rng)
         if not atomic or not self._unsynced or rng.random() < 0.5:
             return False
         self.live = self._copied(len(self._unsynced))
@@ -130,6 +145,8 @@ class Storage:
         """Keep something of what was not synced: one of the images, or, if the environment is not `atomic`, some rows
         of one and some of another. True if the newest image is lost."""
         self._lose_writer()
+        if self.ahead is not None and self.ahead.before is not None:
+            return self.ahead.lose(rng)
         # What was synced, and the newest ones since; each by the number of commits that it lacks.
         lacking = [len(self._unsynced), *range(min(len(self._unsynced), _KEPT_IMAGES) - 1, -1, -1)]
         kept = rng.choice(lacking)
@@ -144,6 +161,41 @@ class Storage:
     def _lose_writer(self) -> None:
         if self.writer is not None:
             self.writer.lose()
+
+
+class AheadFile:
+    """A log's write-ahead file (`kvorum_raft.write_ahead.File`)."""
+
+    def __init__(self, storage: Storage, content: bytes) -> None:
+        self._storage = storage
+        self.content = bytearray(content)
+        """What is seen."""
+        self.before: tuple[int, bytes] | None = None
+        """Where something was written that is not synced, and what was there."""
+
+    def read(self) -> bytes:
+        return bytes(self.content)
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert self.before is None, "the write before is not synced"
+        if self._storage.holding:
+            self.before = offset, bytes(self.content[offset : offset + len(data)])
+        self.content[offset : offset + len(data)] = data
+
+    def close(self) -> None:
+        """The content outlives the process."""
+
+    def lose(self, rng: random.Random) -> bool:
+        """What was not synced is there, or is not, or some of its sectors are. True unless all of it is there."""
+        assert self.before is not None
+        (offset, old), self.before = self.before, None
+        kept = rng.random()
+        if kept < 0.3:
+            return False
+        for at in range(0, len(old), _SECTOR):
+            if kept > 0.6 or rng.random() < 0.5:
+                self.content[offset + at : offset + at + _SECTOR] = old[at : at + _SECTOR]
+        return True
 
 
 def undo(tables: Image, done: Undo) -> None:

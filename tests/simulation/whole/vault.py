@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import lmdb
 
+from kvorum_raft.write_ahead import SIZE
 from tests.simulation.whole import image
 from tests.simulation.whole.environment import Environment
-from tests.simulation.whole.storage import Storage
+from tests.simulation.whole.storage import AheadFile, Storage
 
 TAG: Final = b"storage "
 _DIGITS: Final = 8
@@ -40,6 +41,15 @@ class Vault:
         if storage is None:
             storage = self._read(data, readonly=readonly)
         return Environment(storage, readonly=readonly, **options)
+
+    def open_ahead(self, path: Path, whole: bool) -> AheadFile:
+        """The write-ahead file beside an environment that is open, as `kvorum_raft.write_ahead.SyncedFile`."""
+        storage = self.find(path.parent / "data.mdb")
+        assert storage is not None
+        if storage.ahead is None:
+            assert not whole, "a log whose write-ahead file is missing"
+            storage.ahead = AheadFile(storage, bytes(SIZE))
+        return storage.ahead
 
     def find(self, data: Path) -> Storage | None:
         """What the tag in a file names; None if the file is missing or holds no tag. Raises lmdb.InvalidError for a

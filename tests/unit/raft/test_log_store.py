@@ -114,8 +114,8 @@ def test_damage_is_named_in_one_line(filled: Path, what: str) -> None:
 
 
 def test_formats_of_the_future_are_refused_by_name(filled: Path) -> None:
-    _spoil(filled, lambda txn, log, meta: txn.put(b"format", b"2", db=meta))
-    with pytest.raises(ConfigurationError, match="has format 2; this version knows formats up to 1"):
+    _spoil(filled, lambda txn, log, meta: txn.put(b"format", b"3", db=meta))
+    with pytest.raises(ConfigurationError, match="has format 3; this version knows formats up to 2"):
         LogStore.open(filled, map_size=MAP)
 
 
