@@ -125,7 +125,10 @@ class LogStore:
             store._open_ahead(open_file, store._check_format())
             _sync_folder(path)
             _sync_folder(path.parent)
-        except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, DamagedRecord) as error:
+        except (
+            *(lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError),
+            *(lmdb.KeyExistsError, DamagedRecord),
+        ) as error:
             raise RaftFault(f"the log in {path} is damaged: {error}") from error
         except (lmdb.Error, OSError) as error:
             raise kind_of(error, path.parent)(f"the log in {path} cannot be opened: {error}") from error
@@ -158,7 +161,7 @@ class LogStore:
         if used and len(old) != EPOCH_SIZE:
             raise DamagedRecord("it has a write-ahead file of no epoch")
         self._file = open_file(self.path / _AHEAD_NAME, used)
-        found = frames(self._file.read(), old) if used else []
+        found = frames(self._file.content(), old) if used else []
         epoch = self._new_epoch(EPOCH_SIZE)
         with self._env.begin(write=True) as txn:
             for frame in found:

@@ -44,7 +44,7 @@ _ZEROS: Final = bytes(ALIGNED)
 class File(Protocol):
     """Where frames are kept: `SIZE` bytes. Simulations bring another one."""
 
-    def read(self) -> bytes:
+    def content(self) -> bytes:
         """All of it, as it is on the disk."""
         ...
 
@@ -79,7 +79,7 @@ class SyncedFile:
             os.close(self._fd)
             raise
 
-    def read(self) -> bytes:
+    def content(self) -> bytes:
         os.fsync(self._fd)
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what is read now comes from the disk
         parts, offset = [], 0

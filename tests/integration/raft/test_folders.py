@@ -123,10 +123,13 @@ async def test_a_log_that_lost_entries_within_one_start_is_refused_by_the_leader
     store = cluster.nodes[node_id]._store
     assert store is not None
     store._env.copy(str(copy))  # as the disk was at this moment
+    ahead = cluster.data(node_id).with_name("write-ahead")
+    shutil.copy(ahead, copy)
     await cluster.propose(20)
     await cluster.settled()
     await cluster.stop()
-    shutil.copy(copy / "data.mdb", cluster.data(node_id))
+    for name in ("data.mdb", "write-ahead"):
+        shutil.copy(copy / name, cluster.data(node_id).with_name(name))
     cluster.data(node_id).with_name("lock.mdb").unlink()
     await cluster.start(*(one.node_id for one in cluster.members if one.node_id != node_id))
     await cluster.propose(5)

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -108,6 +109,7 @@ class Machine:
         self.counters: Counter[str] = Counter()
         self.boots = 0
         self.starts = 0
+        self._epochs = 0
         self._inodes: dict[int, int] = {}
         self._syncs_left = 0
         self._cut_inside = False
@@ -143,6 +145,11 @@ class Machine:
     def open_ahead(self, path: Path, whole: bool) -> AheadFile:
         """As `kvorum_raft.write_ahead.SyncedFile`."""
         return self.vault.open_ahead(path, whole)
+
+    def new_epoch(self, size: int) -> bytes:
+        """Never the same again, on any machine. Without a random number, of which there would be others then."""
+        self._epochs += 1
+        return blake2b(f"{self.name} {self._epochs}".encode(), digest_size=size).digest()
 
     def log_storage(self) -> Storage:
         storage = self.vault.find(self.folder / "raft" / "log" / "data.mdb")

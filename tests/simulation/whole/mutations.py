@@ -14,6 +14,7 @@ from kvorum._proto import kvorum_pb2 as kv
 from kvorum_node.store import auth
 from kvorum_node.store.commits import execute
 from kvorum_node.store.sessions import SessionLog
+from kvorum_raft import log_store
 from kvorum_raft._proto import raft_pb2 as pb
 from kvorum_raft.core_follower import FollowerSide
 from kvorum_raft.core_leader import LeaderSide
@@ -21,6 +22,7 @@ from kvorum_raft.core_snapshot import SnapshotSide
 from kvorum_raft.core_state import CoreState
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.reads import ReadRounds
+from kvorum_raft.write_ahead import EPOCH_SIZE, WriteAhead
 from tests.simulation.whole.queues.mutations import QUEUE_RULES
 
 
@@ -187,6 +189,29 @@ def _no_judgement() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _forget_frames() -> Iterator[None]:
+    """A start takes the environment for the whole log."""
+    with mock.patch.object(log_store, "frames", lambda data, epoch: []):
+        yield
+
+
+@contextmanager
+def _believe_old_frames() -> Iterator[None]:
+    """All epochs are one: what has moved into the environment stands in the file as well."""
+    frames, frame = log_store.frames, WriteAhead.frame
+
+    def written(self: Any, state: bytes, entries: Any) -> bytes | None:
+        self._epoch = bytes(EPOCH_SIZE)
+        return frame(self, state, entries)
+
+    with (
+        mock.patch.object(log_store, "frames", lambda data, epoch: frames(data, bytes(EPOCH_SIZE))),
+        mock.patch.object(WriteAhead, "frame", written),
+    ):
+        yield
+
+
 RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "truncate only on conflict": _truncate_always,
     "commit only own-term entries": _commit_older_terms,
@@ -200,6 +225,8 @@ RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "session dedup": _forget_results,
     "rights are state": _rights_of_this_run,
     "rights are judged in apply": _no_judgement,
+    "what stands in the write-ahead file is log": _forget_frames,
+    "an epoch ends when its frames have moved": _believe_old_frames,
     **QUEUE_RULES,
 }
 

@@ -176,7 +176,7 @@ class Process:
                 LogStore.open,
                 open_env=machine.open_env,
                 open_file=machine.open_ahead,
-                new_epoch=self.rng.randbytes,
+                new_epoch=machine.new_epoch,
             ),
             make_disk=self._make_disk,  # type: ignore[arg-type]
             make_background=self._make_background,

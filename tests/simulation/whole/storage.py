@@ -96,7 +96,7 @@ class Storage:
         other = Storage()
         other.live = self._copied()
         if self.ahead is not None:
-            other.ahead = AheadFile(other, bytes(self.ahead.content))
+            other.ahead = AheadFile(other, self.ahead.content())
         return other
 
     # ---- what is done
@@ -168,19 +168,19 @@ class AheadFile:
 
     def __init__(self, storage: Storage, content: bytes) -> None:
         self._storage = storage
-        self.content = bytearray(content)
+        self.bytes = bytearray(content)
         """What is seen."""
         self.before: tuple[int, bytes] | None = None
         """Where something was written that is not synced, and what was there."""
 
-    def read(self) -> bytes:
-        return bytes(self.content)
+    def content(self) -> bytes:
+        return bytes(self.bytes)
 
     def write(self, offset: int, data: bytes) -> None:
         assert self.before is None, "the write before is not synced"
         if self._storage.holding:
-            self.before = offset, bytes(self.content[offset : offset + len(data)])
-        self.content[offset : offset + len(data)] = data
+            self.before = offset, bytes(self.bytes[offset : offset + len(data)])
+        self.bytes[offset : offset + len(data)] = data
 
     def close(self) -> None:
         """The content outlives the process."""
@@ -194,7 +194,7 @@ class AheadFile:
             return False
         for at in range(0, len(old), _SECTOR):
             if kept > 0.6 or rng.random() < 0.5:
-                self.content[offset + at : offset + at + _SECTOR] = old[at : at + _SECTOR]
+                self.bytes[offset + at : offset + at + _SECTOR] = old[at : at + _SECTOR]
         return True
 
 
