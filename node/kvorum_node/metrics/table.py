@@ -139,7 +139,7 @@ RAFT: Final = (
 
 STORAGE: Final = (
     Family("storage_fsync_seconds", "histogram", "one transaction of the log, its sync included"),
-    _c("storage_log_transactions", "raft.log_transactions", "synced transactions of the log"),
+    _c("storage_log_transactions", "raft.log_transactions", "synced writes of the log, each of all that waited"),
     _g("storage_log_unsynced_age_seconds", "raft.log_unsynced_age", "age of the oldest log write that is not synced"),
     _g("storage_map_bytes", "node.map_bytes", "size to which the state may grow"),
     _g("storage_used_bytes", "node.used_bytes", "high-water mark of the state's file"),
