@@ -119,12 +119,15 @@ class LogStore:
             data = path / "data.mdb"
             if data.exists():
                 _forget_cached_pages(data)
-            env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
-            _fill_up(env, data)
-            store = cls(path, env, new_epoch)
-            store._open_ahead(open_file, store._check_format())
-            _sync_folder(path)
-            _sync_folder(path.parent)
+            with contextlib.ExitStack() as opened:
+                env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
+                opened.callback(env.close)
+                _fill_up(env, data)
+                store = cls(path, env, new_epoch)
+                opened.callback(store._close_file)
+                store._open_ahead(open_file, store._check_format())
+                _sync_folder(path.parent)
+                opened.pop_all()
         except (
             *(lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError),
             *(lmdb.KeyExistsError, DamagedRecord),
@@ -161,6 +164,7 @@ class LogStore:
         if used and len(old) != EPOCH_SIZE:
             raise DamagedRecord("it has a write-ahead file of no epoch")
         self._file = open_file(self.path / _AHEAD_NAME, used)
+        _sync_folder(self.path)  # once the environment says that the file is used, a power cut must not take it away
         found = frames(self._file.content(), old) if used else []
         epoch = self._new_epoch(EPOCH_SIZE)
         with self._env.begin(write=True) as txn:
@@ -296,6 +300,8 @@ class LogStore:
             for entry in batch.entries:
                 if entry.index < first:
                     continue
+                if entry.index > first and not found:
+                    return []  # it has moved, and what waits now came after it
                 size += entry.size
                 if found and (size > max_bytes or len(found) == count):
                     return found
@@ -383,10 +389,15 @@ class LogStore:
                 self._commit(self._waiting, state, closing=True)
             except (lmdb.Error, OSError) as error:
                 _log.warning("the log in %s stays as after a kill: %s", self.path, error)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._env.close()
+        try:
+            self._close_file()
+        finally:
+            self._env.close()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class _Scan:

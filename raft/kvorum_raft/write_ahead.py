@@ -155,7 +155,7 @@ def frames(data: bytes, epoch: bytes) -> list[Frame]:
     while (read := _frame_at(data, at, epoch)) is not None and read[0] == len(found):
         found.append(read[1])
         at = read[2]
-    for later in range(at + ALIGNED, len(data), ALIGNED):
+    for later in range(at, len(data), ALIGNED):
         read = _frame_at(data, later, epoch)
         if read is not None:
             raise DamagedRecord(

@@ -127,6 +127,14 @@ def test_a_damaged_frame_that_others_follow_is_damage_and_no_end() -> None:
             frames(bytes(spoilt), EPOCH)
 
 
+def test_a_frame_in_the_place_of_another_one_is_damage_and_no_end() -> None:
+    spoilt = _written(FRAMES[0], FRAMES[1], FRAMES[3])
+    spoilt.bytes[ALIGNED : 2 * ALIGNED] = spoilt.bytes[2 * ALIGNED : 3 * ALIGNED]
+    spoilt.bytes[2 * ALIGNED :] = bytes(SIZE - 2 * ALIGNED)
+    with pytest.raises(DamagedRecord, match="frame 1 of its write-ahead file is damaged, and frame 2 comes after it"):
+        frames(spoilt.content(), EPOCH)
+
+
 def test_every_changed_bit_of_the_last_frame_is_seen() -> None:
     whole = _written(FRAMES[0])
     used = HEADER + 4 * 4 + len(b"state 0firstsecond")
@@ -348,6 +356,24 @@ def test_entries_that_move_while_they_are_read_are_found(tmp_path: Path, monkeyp
 
     def moved_meanwhile(first: int, count: int, max_bytes: int) -> list[Entry]:
         store._commit(store._waiting, None)
+        return waiting(first, count, max_bytes)
+
+    monkeypatch.setattr(store, "_read_waiting", moved_meanwhile)
+    assert [entry.index for entry in store.read(2, 2, 10**6)] == [2, 3]
+    store.close()
+
+
+def test_entries_that_move_and_are_followed_by_others_while_they_are_read_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads may wait for the processor as long as it takes to write all of that."""
+    store = LogStore.open(tmp_path, map_size=MAP)
+    store.write([_batch(1, 4)])
+    waiting = store._read_waiting
+
+    def moved_meanwhile(first: int, count: int, max_bytes: int) -> list[Entry]:
+        store._commit(store._waiting, None)
+        store.write([_batch(5, 6)])
         return waiting(first, count, max_bytes)
 
     monkeypatch.setattr(store, "_read_waiting", moved_meanwhile)

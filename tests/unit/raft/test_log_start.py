@@ -1,0 +1,217 @@
+"""A start of the log that fails leaves nothing open, and nothing that the next one cannot go on from."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from kvorum_raft import log_store
+from kvorum_raft.entry import Kind, make
+from kvorum_raft.errors import ConfigurationError, DiskFull, RaftError, RaftFault
+from kvorum_raft.journal import Batch, HardState
+from kvorum_raft.log_store import LogStore
+from kvorum_raft.write_ahead import SIZE, SyncedFile
+
+MAP = 1 << 30
+SMALL_MAP = 256 << 10
+"""Bytes: room for the first entries, and not for a full write-ahead file."""
+
+
+def _batch(first: int, last: int, size: int = 10) -> Batch:
+    entries = [make(Kind.COMMAND, index, 1, 1000 + index, bytes(size)) for index in range(first, last + 1)]
+    return Batch(last, HardState(1, "B", 0, last, 0, 0), None, entries)
+
+
+def _killed(store: LogStore) -> None:
+    """As the kernel does it: no transaction, no words."""
+    store._close_file()
+    store._env.close()
+
+
+def _open_files(folder: Path) -> list[str]:
+    """What this process has open in a folder."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            path = fd.readlink()
+        except FileNotFoundError:  # of the listing itself
+            continue
+        if path.is_relative_to(folder):
+            found.append(path.name)
+    return found
+
+
+def _used(path: Path) -> None:
+    """A log whose newest entries are in the write-ahead file."""
+    store = LogStore.open(path, map_size=MAP)
+    store.write([_batch(1, 3)])
+    store.write([_batch(4, 5)])
+    _killed(store)
+
+
+def _put(path: Path, key: bytes, value: bytes, table: bytes = b"meta") -> None:
+    with lmdb.open(str(path), map_size=MAP, max_dbs=4) as env, env.begin(write=True) as txn:
+        txn.put(key, value, db=env.open_db(table, txn))
+
+
+def _damaged_frame(path: Path) -> None:
+    with (path / "write-ahead").open("r+b") as file:
+        file.seek(50)
+        file.write(b"?")
+
+
+FAILURES: dict[str, tuple[Callable[[Path], Any], type[RaftError]]] = {
+    "format": (lambda path: _put(path, b"format", b"9"), ConfigurationError),
+    "no write-ahead file": (lambda path: (path / "write-ahead").unlink(), RaftFault),
+    "damaged frame": (_damaged_frame, RaftFault),
+    "an entry is there twice": (lambda path: _put(path, (5).to_bytes(8, "big"), b"", b"log"), RaftFault),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, failure: str) -> None:
+    spoil, kind = FAILURES[failure]
+    _used(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(kind) as caught:
+        LogStore.open(tmp_path, map_size=MAP)
+    # The error holds the frames of the calls, and they what was opened: it is closed nevertheless.
+    assert caught.value and _open_files(tmp_path) == []
+
+
+def test_a_start_that_fails_at_its_last_step_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _used(tmp_path / "log")
+    sync = log_store._sync_folder
+
+    def fails(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(path)
+
+    with monkeypatch.context() as patch, pytest.raises(RaftFault, match="Input/output error") as caught:
+        patch.setattr(log_store, "_sync_folder", fails)
+        LogStore.open(tmp_path / "log", map_size=MAP)
+    assert caught.value and _open_files(tmp_path) == []
+    store = LogStore.open(tmp_path / "log", map_size=MAP)
+    assert store.verify(cache=1 << 20).state.last_index == 5
+    store.close()
+
+
+def test_the_folder_is_synced_before_the_environment_relies_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could keep the transaction that says so and lose the name: a start would call that damage."""
+    path, sync = tmp_path / "log", log_store._sync_folder
+    found: list[tuple[bool, bytes]] = []
+
+    def noting(folder: Path) -> None:
+        if folder == path:
+            found.append(((path / "write-ahead").exists(), store_format(path)))
+        sync(folder)
+
+    def store_format(folder: Path) -> bytes:
+        env = envs[-1]
+        with env.begin(db=env.open_db(b"meta")) as txn:
+            return bytes(txn.get(b"format"))
+
+    envs: list[lmdb.Environment] = []
+
+    def open_env(*how: Any, **more: Any) -> lmdb.Environment:
+        envs.append(lmdb.open(*how, **more))
+        return envs[-1]
+
+    monkeypatch.setattr(log_store, "_sync_folder", noting)
+    store = LogStore.open(path, map_size=MAP, open_env=open_env)
+    assert (True, b"1") in found and store_format(path) == b"2"
+    store.close()
+
+
+@pytest.mark.parametrize("room", [0, 1, 4_096, SIZE - 1])
+def test_a_disk_that_is_full_when_the_file_is_made_is_told_and_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    def pwrite(fd: int, data: Any, offset: int) -> int:
+        if offset >= room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[: room - offset], offset)
+
+    write = os.pwrite
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(DiskFull, match="No space left"):
+            patch.setattr(os, "pwrite", pwrite)
+            LogStore.open(tmp_path, map_size=MAP)
+        assert _open_files(tmp_path) == []
+    store = LogStore.open(tmp_path, map_size=MAP)
+    store.write([_batch(1, 2)])
+    _killed(store)
+    store = LogStore.open(tmp_path, map_size=MAP)
+    assert store.verify(cache=1 << 20).state.last_index == 2
+    store.close()
+
+
+def test_a_full_map_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path, map_size=SMALL_MAP)
+    done = 0
+    with pytest.raises(lmdb.MapFullError):
+        while done < 3_000:
+            store.write([_batch(done + 1, done + 1, size=3_000)])
+            done += 1
+    assert done > 100, "the write-ahead file takes more than the map"
+    with pytest.raises(lmdb.Error, match="has failed before"):
+        store.write([_batch(done + 1, done + 1)])
+    store.close()
+    for _ in range(2):
+        with pytest.raises(DiskFull, match=r"cannot be opened: .*MAP_FULL"):
+            LogStore.open(tmp_path, map_size=SMALL_MAP)
+    store = LogStore.open(tmp_path, map_size=MAP)
+    stored = store.verify(cache=1 << 30)
+    assert [entry.index for entry in stored.tail] == list(range(1, done + 1)) and stored.state.last_index == done
+    store.close()
+
+
+def test_an_end_that_finds_the_map_full_is_as_a_kill(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path, map_size=SMALL_MAP)
+    for index in range(1, 201):
+        store.write([_batch(index, index, size=3_000)])
+    store.close()
+    assert _open_files(tmp_path) == []
+    store = LogStore.open(tmp_path, map_size=MAP)
+    assert [entry.index for entry in store.verify(cache=1 << 30).tail] == list(range(1, 201))
+    store.close()
+
+
+def test_a_file_that_cannot_be_closed_does_not_keep_the_environment_open(tmp_path: Path) -> None:
+    class Unclosable(SyncedFile):
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = LogStore.open(tmp_path, map_size=MAP, open_file=Unclosable)
+    with pytest.raises(OSError, match="Input/output"):
+        store.close()
+    assert _open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("entries", [1, 3_000])
+def test_a_log_of_a_version_without_the_file_goes_on(tmp_path: Path, entries: int) -> None:
+    with lmdb.open(str(tmp_path), map_size=MAP, max_dbs=4) as env:
+        log, meta = env.open_db(b"log"), env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            txn.put(b"format", b"1", db=meta)
+            txn.put(b"state", log_store.encode_state(HardState(1, "A", 1, entries, 0, 0)), db=meta)
+            for entry in _batch(1, entries).entries:
+                txn.put(entry.index.to_bytes(8, "big"), entry.record, db=log)
+    store = LogStore.open(tmp_path, map_size=MAP)
+    assert [entry.index for entry in store.read(1, entries, 1 << 30)] == list(range(1, entries + 1))
+    store.write([_batch(entries + 1, entries + 2)])
+    _killed(store)
+    store = LogStore.open(tmp_path, map_size=MAP)
+    stored = store.verify(cache=1 << 30)
+    assert [entry.index for entry in stored.tail] == list(range(1, entries + 3)) and stored.state.vote == "B"
+    store.close()
