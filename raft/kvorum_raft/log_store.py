@@ -54,8 +54,15 @@ def _key(index: int) -> bytes:
     return index.to_bytes(8, "big")
 
 
-def _only_appends(batch: Batch) -> bool:
-    return not (batch.reset or batch.records) and batch.truncate_from is None and batch.base is None
+def _only_appends(batch: Batch, last: HardState) -> bool:
+    """Terms and votes are few, and none of them may be lost: a frame that rots while it is the newest one is taken for
+    one that was torn. Who lost an entry so is refused by the leader; who lost a vote could give another one."""
+    return (
+        not (batch.reset or batch.records)
+        and batch.truncate_from is None
+        and batch.base is None
+        and (batch.state.term, batch.state.vote) == (last.term, last.vote)
+    )
 
 
 def encode_state(state: HardState) -> bytes:
@@ -96,7 +103,8 @@ class LogStore:
         self._waiting: list[Batch] = []
         """What is durable by the write-ahead file and not in the environment yet. Replaced when it has moved, so that
         `read` may look at it from another thread."""
-        self._last_index = 0
+        self._last = HardState()
+        """What was written last."""
         self._failed = False
 
     @classmethod
@@ -176,7 +184,7 @@ class LogStore:
             state = txn.get(_STATE_KEY, db=self._meta)
         self._ahead = WriteAhead(self._file, epoch)
         with contextlib.suppress(DamagedRecord):  # `verify` says so
-            self._last_index = decode_state(state or b"").last_index
+            self._last = decode_state(state or b"")
 
     def get(self, key: bytes) -> bytes | None:
         """A small record."""
@@ -315,9 +323,9 @@ class LogStore:
         self._failed = True
         state = encode_state(batches[-1].state)
         frame = None
-        if all(map(_only_appends, batches)):
+        if all(_only_appends(batch, self._last) for batch in batches):
             entries = [entry for batch in batches for entry in batch.entries]
-            for index, entry in enumerate(entries, self._last_index + 1):
+            for index, entry in enumerate(entries, self._last.last_index + 1):
                 if entry.index != index:
                     raise lmdb.KeyExistsError(f"entry {entry.index} cannot follow entry {index - 1}")
             frame = self._ahead.frame(state, [entry.record for entry in entries])
@@ -326,7 +334,7 @@ class LogStore:
             self._waiting += batches
         else:
             self._commit([*self._waiting, *batches], state)
-        self._last_index = batches[-1].state.last_index
+        self._last = batches[-1].state
         self._failed = False
 
     def _commit(self, batches: list[Batch], state: bytes | None, *, closing: bool = False) -> None:

@@ -64,7 +64,7 @@ class SyncedFile:
 
         Raises OSError, or DamagedRecord if it should be whole and is not."""
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC | (0 if whole else os.O_CREAT), 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (0 if whole else os.O_CREAT), 0o600)
         except FileNotFoundError:
             raise DamagedRecord("its write-ahead file is missing") from None
         try:
@@ -93,6 +93,7 @@ class SyncedFile:
         while view:
             written = os.pwrite(self._fd, view, offset)
             view, offset = view[written:], offset + written
+        os.fdatasync(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)

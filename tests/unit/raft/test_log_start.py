@@ -48,6 +48,7 @@ def _open_files(folder: Path) -> list[str]:
 def _used(path: Path) -> None:
     """A log whose newest entries are in the write-ahead file."""
     store = LogStore.open(path, map_size=MAP)
+    store.write([Batch(0, HardState(1, "B"))])  # a term that is known: what follows only appends
     store.write([_batch(1, 3)])
     store.write([_batch(4, 5)])
     _killed(store)

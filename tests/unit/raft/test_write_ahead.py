@@ -211,11 +211,17 @@ def test_a_file_that_was_not_finished_is_made_anew_unless_it_should_be_whole(tmp
 
 
 def test_it_is_written_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = []
-    opened = os.open
-    monkeypatch.setattr(os, "open", lambda path, how, *mode: flags.append(how) or opened(path, how, *mode))
-    SyncedFile(tmp_path / "file", False).close()
-    assert [how & os.O_DSYNC for how in flags] == [os.O_DSYNC]
+    file = SyncedFile(tmp_path / "file", False)
+    calls: list[str] = []
+    write, sync = os.pwrite, os.fdatasync
+    monkeypatch.setattr(os, "pwrite", lambda *what: calls.append("write") or write(*what))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: calls.append("sync") or sync(fd))
+    file.write(0, b"content")
+    assert calls == ["write", "sync"]
+    monkeypatch.setattr(os, "fdatasync", lambda fd: os.fstat(-1))
+    with pytest.raises(OSError):
+        file.write(0, b"content")
+    file.close()
 
 
 def test_a_write_that_takes_only_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,17 +265,41 @@ def _syncs(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_only_appends_is_durable_without_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LogStore.open(tmp_path, map_size=MAP)
+    store = _voted(tmp_path)
     syncs = _syncs(store, monkeypatch)
     store.write([_batch(1, 3), _batch(4, 4)])
-    store.write([Batch(5, HardState(7, "C", 2, 4, 0, 0))])
+    store.write([Batch(5, HardState(1, "B", 2, 4, 0, 0))])
     assert syncs == ["ahead", "ahead"]
     assert _indices_in_environment(tmp_path, store) == []
     _killed(store)
     store = LogStore.open(tmp_path, map_size=MAP)
     assert _indices(store) == [1, 2, 3, 4]
-    assert store.verify(cache=1 << 20).state == HardState(7, "C", 2, 4, 0, 0)
+    assert store.verify(cache=1 << 20).state == HardState(1, "B", 2, 4, 0, 0)
     store.close()
+
+
+@pytest.mark.parametrize("state", [HardState(2, "B", 0, 3, 0, 0), HardState(1, "C", 0, 3, 0, 0)], ids=["term", "vote"])
+def test_a_term_or_vote_is_never_only_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: HardState
+) -> None:
+    store = _voted(tmp_path)
+    syncs = _syncs(store, monkeypatch)
+    store.write([_batch(1, 3)])
+    store.write([Batch(4, state)])
+    store.write([Batch(5, state)])
+    assert syncs == ["ahead", "environment", "ahead"]
+    _killed(store)
+    (tmp_path / "write-ahead").write_bytes(bytes(SIZE))  # the newest frame is lost
+    store = LogStore.open(tmp_path, map_size=MAP)
+    assert store.verify(cache=1 << 20).state == state
+    store.close()
+
+
+def _voted(path: Path) -> LogStore:
+    """A log with the term and the vote of these batches."""
+    store = LogStore.open(path, map_size=MAP)
+    store.write([Batch(0, HardState(1, "B"))])
+    return store
 
 
 def _indices_in_environment(path: Path, store: LogStore) -> list[int]:
@@ -290,7 +320,7 @@ def _indices_in_environment(path: Path, store: LogStore) -> list[int]:
 def test_whatever_does_more_goes_to_the_environment_with_all_that_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Batch
 ) -> None:
-    store = LogStore.open(tmp_path, map_size=MAP)
+    store = _voted(tmp_path)
     syncs = _syncs(store, monkeypatch)
     store.write([_batch(1, 5)])
     store.write([change])
@@ -308,7 +338,7 @@ def test_whatever_does_more_goes_to_the_environment_with_all_that_came_before(
 def test_a_full_file_moves_into_the_environment_and_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LogStore.open(tmp_path, map_size=MAP)
+    store = _voted(tmp_path)
     syncs = _syncs(store, monkeypatch)
     frames_of_one = SIZE // ALIGNED
     for index in range(1, 2 * frames_of_one + 10):
@@ -322,7 +352,7 @@ def test_a_full_file_moves_into_the_environment_and_begins_anew(
 
 
 def test_a_large_batch_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LogStore.open(tmp_path, map_size=MAP)
+    store = _voted(tmp_path)
     syncs = _syncs(store, monkeypatch)
     store.write([_batch(1, 2)])
     large = make(Kind.COMMAND, 3, 1, 2000, bytes(MAX_FRAME))
@@ -502,7 +532,7 @@ def _without_epoch(path: Path) -> None:
 def test_a_damaged_file_is_named_and_not_taken_for_an_empty_one(
     tmp_path: Path, damage: Callable[[Path], None], words: str
 ) -> None:
-    store = LogStore.open(tmp_path, map_size=MAP)
+    store = _voted(tmp_path)
     store.write([_batch(1, 2)])
     store.write([_batch(3, 3)])
     _killed(store)
