@@ -48,7 +48,6 @@ async def test_what_is_not_taken_has_a_bound(tmp_path: Path, name: str) -> None:
         watching.cancel()
         told = f"{describe(outcome)}, at most {int(watched.most):,} bytes held"
         print(told)
-        assert watched.figures["kvorum_api_unread_ended_total"] > 0, told
         assert LIMIT_MB << 19 < watched.most < (LIMIT_MB << 20) + UNDER_WAY, told
         assert outcome.memory < MEMORY, told
         assert not outcome.log and not outcome.left and outcome.log_bytes < LOG, told
@@ -56,7 +55,8 @@ async def test_what_is_not_taken_has_a_bound(tmp_path: Path, name: str) -> None:
         async with asyncio.timeout(RECOVERY):
             while (await siege._figures())["kvorum_api_unread_bytes"]:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.2)
-        if name == "grpc_closed_windows":  # of the others nobody answers a ping
+        if name == "grpc_closed_windows":  # the others answer no ping: gRPC may drop them before their calls are due
+            assert watched.figures["kvorum_api_unread_ended_total"] > 0, told
             assert watched.figures["kvorum_api_connections_shut_total"] > 0, told
     finally:
         cluster.stop()
