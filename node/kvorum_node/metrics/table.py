@@ -138,7 +138,7 @@ RAFT: Final = (
 )
 
 STORAGE: Final = (
-    Family("storage_fsync_seconds", "histogram", "one transaction of the log, its sync included"),
+    Family("storage_fsync_seconds", "histogram", "one write of the log, its sync included"),
     _c("storage_log_transactions", "raft.log_transactions", "synced writes of the log, each of all that waited"),
     _g("storage_log_unsynced_age_seconds", "raft.log_unsynced_age", "age of the oldest log write that is not synced"),
     _g("storage_map_bytes", "node.map_bytes", "size to which the state may grow"),

@@ -1,6 +1,8 @@
 """What a log may be told to write, in any order that is allowed: the same batches for the same seed, in every process.
 
-Batch `number` (from 1 on) is of term `number`, and so are its entries: a log says by its term which batch was its last.
+Batches that only append have entries and keep term and vote, as they must to go to the write-ahead file. All others are
+of a new term: a log says by its term and its last entry which batch was its last. The time of an entry is its batch's
+number.
 """
 
 import random
@@ -44,17 +46,18 @@ class Model:
         only_appends = self.number // _PHASE % 2 == 1
         kind = "append" if only_appends else rng.choice(["append", "append", "state", "cut", "record", "base", "reset"])
         last, bound = self.state.last_index, self.state.commit_bound
+        term = self.state.term if only_appends else self.number
         if kind == "reset" and rng.random() < 0.3:
             last = bound = last + rng.randrange(1, 5)
-            batch.reset, batch.base = True, _base(last, self.number, self.number)
+            batch.reset, batch.base = True, _base(last, term, self.number)
             self.entries.clear()
         elif kind == "cut" and last > bound:
             batch.truncate_from = rng.randrange(bound + 1, last + 1)
             for index in range(batch.truncate_from, last + 1):
                 del self.entries[index]
             last = batch.truncate_from - 1
-        if kind != "state" and rng.random() < 0.9:
-            batch.entries = self._entries(rng, last + 1)
+        if only_appends or (kind != "state" and rng.random() < 0.9):
+            batch.entries = self._entries(rng, last + 1, term)
             self.entries |= {entry.index: entry for entry in batch.entries}
             last += len(batch.entries)
         bound = rng.choice([bound, rng.randint(bound, last)])
@@ -67,16 +70,16 @@ class Model:
             batch.records = {key: rng.randbytes(rng.choice([0, 9, 5_000])) for key in rng.sample(KEYS, 2)}
             self.records |= batch.records
         self.base = base
-        vote = rng.choice("ABC") * rng.choice([1, 1, 1, 3_000])
+        vote = self.state.vote if only_appends else rng.choice("ABC") * rng.choice([1, 1, 1, 3_000])
         where = (0, 0) if base is None else (base.index, base.term)
-        self.state = batch.state = HardState(self.number, vote, bound, last, *where)
+        self.state = batch.state = HardState(term, vote, bound, last, *where)
         return batch
 
-    def _entries(self, rng: random.Random, first: int) -> list[Entry]:
+    def _entries(self, rng: random.Random, first: int, term: int) -> list[Entry]:
         count = rng.choice([1, 1, 1, 2, 5, 30])
         most = rng.choice([0, 100, 100, 100, 5_000, 60_000 if count < 3 else 100, 400_000 if count < 2 else 100])
         return [
-            make(Kind.COMMAND, first + at, self.number, self.number, rng.randbytes(rng.randint(0, most)))
+            make(Kind.COMMAND, first + at, term, self.number, rng.randbytes(rng.randint(0, most)))
             for at in range(count)
         ]
 
@@ -89,9 +92,10 @@ class Model:
             assert (store.get(key) or b"") == self.records.get(key, b""), f"another record {key!r}"
 
 
-def after(seed: int, number: int) -> Model:
-    """The model after so many batches."""
+def after(seed: int, state: HardState) -> Model:
+    """The model after the batch that wrote this state."""
     model = Model(seed)
-    while model.number < number:
+    while (model.state.term, model.state.last_index) != (state.term, state.last_index):
         model.next()
+        assert model.state.term <= state.term, f"no batch wrote {state}"
     return model

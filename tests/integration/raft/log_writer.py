@@ -78,7 +78,7 @@ class Writer:
     def _read(self, rng: random.Random, first_unsynced: int) -> None:
         """Committed entries of synced batches: nothing that is under way changes them."""
         committed = range(self._model.state.base_index + 1, self._model.state.commit_bound + 1)
-        known = [index for index in committed if self._model.entries[index].term < first_unsynced]
+        known = [index for index in committed if self._model.entries[index].time_ms < first_unsynced]
         if known:
             first = rng.choice([known[-1], rng.choice(known)])
             found = self._disk.read(first, rng.choice([1, known[-1] + 1 - first]), 1 << 20)
@@ -91,7 +91,7 @@ def main(folder: Path, seed: int, batches: int, stage: str, lines: int) -> None:
         _die_after(lines)
     store = LogStore.open(folder, map_size=1 << 30)
     stored = store.verify(cache=1 << 30)
-    model = after(seed, stored.state.term)
+    model = after(seed, stored.state)
     model.check(store, stored)
     _say(f"found {model.number}")
     if stage == "write":

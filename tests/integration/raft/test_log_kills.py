@@ -64,8 +64,9 @@ class Attack:
         """At last."""
         store = LogStore.open(self.folder, map_size=1 << 30)
         stored = store.verify(cache=1 << 30)
-        assert self.synced <= stored.state.term <= self.synced + MOST_UNSYNCED
-        after(self._seed, stored.state.term).check(store, stored)
+        model = after(self._seed, stored.state)
+        assert self.synced <= model.number <= self.synced + MOST_UNSYNCED
+        model.check(store, stored)
         store.close()
 
 
