@@ -8,21 +8,18 @@ the page cache, before this node says a word to others. And its commit flushes t
 which is nearly everything, is made durable by the write-ahead file, and moves into the environment many batches at a
 time; the start does that first, and so does the end.
 
-One thread writes (`LmdbDisk`): it takes all batches that queued up during its last sync and makes them durable
-together. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the pages
-and the next sync would succeed without them: it is reported once as a RaftFault, and nothing is written after it.
+One thread writes (`kvorum_raft.log_disk`): it takes all batches that queued up during its last sync and makes them
+durable together. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the
+pages and the next sync would succeed without them: it is reported once as a RaftFault, and nothing is written after it.
 """
 
 import contextlib
 import logging
 import os
 import struct
-import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 import lmdb
@@ -31,7 +28,6 @@ from kvorum_raft.base import Base
 from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import kind_of
-from kvorum_raft.histogram import Histogram
 from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
 from kvorum_raft.write_ahead import EPOCH_SIZE, File, SyncedFile, WriteAhead, frames
 
@@ -46,7 +42,6 @@ _AHEAD_NAME: Final = "write-ahead"
 _STATE_KEY: Final = b"state"
 _BASE_KEY: Final = b"base"
 _STATE: Final = struct.Struct(">BxH4xQQQQQ")
-_GROUP_BYTES: Final = 16 << 20
 _log = logging.getLogger("kvorum.raft")
 
 
@@ -448,87 +443,6 @@ class _Scan:
             self._size -= self.tail[drop].size + OVERHEAD
             drop += 1
         del self.tail[:drop]
-
-
-class LmdbDisk:
-    """The log-writer thread. `submit` and `read` are called in the event loop, `report` is called back in the writer
-    thread.
-
-    `report(seq, None)` says that everything up to `seq` is synced; at the end comes `report(-1, None)`, or `report(0,
-    fault)` if writing failed, and nothing after it. The queue is bounded by what the core lets go unacknowledged.
-    """
-
-    def __init__(self, store: LogStore, report: Callable[[int, RaftFault | None], None]) -> None:
-        self._store = store
-        self._report = report
-        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="kvorum-log-writer", daemon=True)
-        self.transactions = 0
-        self.seconds = Histogram()
-        """Of transactions, syncs included."""
-        self._writing_since = 0.0
-
-    def latency(self) -> float:
-        """Seconds that the write under way has lasted; 0 if there is none. From any thread."""
-        since = self._writing_since
-        return time.monotonic() - since if since else 0.0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def submit(self, batch: Batch) -> None:
-        self._queue.put(batch)
-
-    def read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
-        return self._store.read(first, count, max_bytes)
-
-    def finish(self) -> None:
-        """Ask the thread to write what is queued and to end."""
-        self._queue.put(None)
-
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def join(self) -> None:
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        failure, kind = "it ended unexpectedly", RaftFault
-        try:
-            more = True
-            while more:
-                batches, more = self._take()
-                if batches:
-                    since = self._writing_since = time.monotonic()
-                    self._store.write(batches)
-                    self._writing_since = 0.0
-                    self.seconds.observe(time.monotonic() - since)
-                    self.transactions += 1
-                    self._report(batches[-1].seq, None)
-            failure = ""
-        except (lmdb.Error, OSError) as error:
-            failure = str(error)
-            kind = kind_of(error, self._store.path)
-        finally:
-            if failure:
-                self._report(0, kind(f"writing the log in {self._store.path} failed: {failure}"))
-            else:
-                self._report(-1, None)
-
-    def _take(self) -> tuple[list[Batch], bool]:
-        """Everything that waits, as far as it fits into one transaction; False at the end."""
-        batches: list[Batch] = []
-        size = 0
-        while True:
-            batch = self._queue.get()
-            if batch is None:
-                return batches, False
-            batches.append(batch)
-            size += sum(entry.size for entry in batch.entries)
-            if size > _GROUP_BYTES or self._queue.empty():
-                return batches, True
 
 
 def _forget_cached_pages(data: Path) -> None:

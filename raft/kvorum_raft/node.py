@@ -42,7 +42,8 @@ from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.guard import Guard, GuardedBackground
 from kvorum_raft.isolation import Isolation
 from kvorum_raft.journal import RaftJournal
-from kvorum_raft.log_store import LmdbDisk, LogStore
+from kvorum_raft.log_disk import LmdbDisk
+from kvorum_raft.log_store import LogStore
 from kvorum_raft.membership import Membership
 from kvorum_raft.pysyncobj_fixes import LEADER, SafeSyncObj
 from kvorum_raft.quiet_log import QuietLog

@@ -12,8 +12,8 @@ from kvorum_raft.config import RaftConfig
 from kvorum_raft.copier import no_latency
 from kvorum_raft.follower_reads import FollowerReads
 from kvorum_raft.journal import RaftJournal
+from kvorum_raft.log_disk import LmdbDisk
 from kvorum_raft.log_reader import LogReader
-from kvorum_raft.log_store import LmdbDisk
 from kvorum_raft.pysyncobj_fixes import SafeSyncObj
 from kvorum_raft.seams import Member, PeerView, StateMachine, Status
 from kvorum_raft.snapshotting import Snapshotting

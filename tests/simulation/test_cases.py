@@ -204,7 +204,8 @@ import resource, signal, sys
 from pathlib import Path
 from kvorum_raft.entry import Kind, make
 from kvorum_raft.journal import Batch, HardState
-from kvorum_raft.log_store import LmdbDisk, LogStore
+from kvorum_raft.log_disk import LmdbDisk
+from kvorum_raft.log_store import LogStore
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = LogStore.open(Path(sys.argv[1]), map_size=1 << 30)

@@ -18,12 +18,13 @@ from typing import Any, Final
 
 from kvorum_raft.errors import RaftFault
 from kvorum_raft.journal import Batch
-from kvorum_raft.log_store import LmdbDisk, LogStore
+from kvorum_raft.log_disk import LmdbDisk
+from kvorum_raft.log_store import LogStore
 from tests.integration.raft.log_history import Model, after
 
 MOST_UNSYNCED: Final = 6
 """Batches."""
-_CODE: Final = ("log_store.py", "write_ahead.py")
+_CODE: Final = ("log_disk.py", "log_store.py", "write_ahead.py")
 
 
 def _say(text: str) -> None:

@@ -18,7 +18,8 @@ from kvorum_raft import configuration as cf
 from kvorum_raft import identity as ids
 from kvorum_raft.checkpoints import Checkpoints
 from kvorum_raft.journal import RaftJournal
-from kvorum_raft.log_store import LmdbDisk, LogStore
+from kvorum_raft.log_disk import LmdbDisk
+from kvorum_raft.log_store import LogStore
 from kvorum_raft.seams import Member
 from kvorum_raft.snapshotting import restore
 from tests.unit.backup.conftest import backup_of, stream
