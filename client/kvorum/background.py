@@ -1,10 +1,17 @@
-"""The thread behind a blocking client: an event loop of its own, to which calls are handed over."""
+"""The thread behind a blocking client: an event loop of its own, to which calls are handed over.
+
+Handing over is most of what a blocking call costs beyond an asynchronous one, so it is kept short: what several threads
+ask for is taken up in one wake-up of the loop, and the answer is told by the release of a lock, without futures.
+"""
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar
 
 from kvorum.errors import Closed
 from kvorum.process import THIS
@@ -21,6 +28,48 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+class _Handed(Generic[T]):
+    """A call that a thread waits for."""
+
+    __slots__ = ("_make", "_over", "_task", "context", "error", "value")
+
+    def __init__(self, make: Call[T]) -> None:
+        self._make = make
+        self.context: Context = copy_context()
+        """That of the thread, in which the span that it is in is the current one, say."""
+        self._over = threading.Lock()
+        self._over.acquire()
+        self._task: asyncio.Task[None] | None = None
+        self.value: T
+        self.error: BaseException | None = None
+
+    # ---- the thread that waits
+
+    def wait(self) -> None:
+        """Until it is over; then `error` is set, or `value`."""
+        self._over.acquire()
+
+    # ---- the loop's thread
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._carry_out(), context=self.context)
+
+    def give_up(self) -> None:
+        """Nobody waits any more. It has begun: what was handed over first is looked at first."""
+        assert self._task is not None
+        self._task.cancel()
+
+    async def _carry_out(self) -> None:
+        try:
+            self.value = await self._make()
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._over.release()
+
+
 class Background:
     """A thread with an event loop. `call` may be used by all other threads until `stop`."""
 
@@ -29,6 +78,9 @@ class Background:
         self._lock = threading.Lock()
         self._accepting = False
         self._ready = threading.Event()
+        self._handed: deque[_Handed[Any]] = deque()
+        self._woken = False
+        """The loop will look at what was handed over."""
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         # A daemon, so that a program that forgot to close ends nevertheless.
@@ -52,20 +104,11 @@ class Background:
         return self._loop
 
     def submit(self, call: Call[T]) -> "Future[T]":
-        """Begin a call. Errors: Closed after `stop`, in the child of a fork, and on the loop's own thread."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call on the client's own thread would wait for ever")
-        if THIS.pid != self._pid:
-            raise Closed("this client was opened before the process was forked; open another one")
-        # Under the lock, so that nothing is handed over behind the order to stop: it would never be answered.
+        """Begin a call whose `result` is asked for later. Errors: as of `call`, but for its own."""
+        self._check()
         with self._lock:
-            if not self._accepting:
-                raise Closed
+            self._check_open()
             return asyncio.run_coroutine_threadsafe(call(), self._loop)
-
-    def call(self, call: Call[T]) -> T:
-        """The result of a call. An interrupt cancels it."""
-        return self.result(self.submit(call))
 
     def result(self, future: "Future[T]") -> T:
         """The result of a call that was begun. An interrupt cancels it."""
@@ -76,6 +119,52 @@ class Background:
         except BaseException:
             future.cancel()
             raise
+
+    def call(self, call: Call[T]) -> T:
+        """The result of a call. An interrupt cancels it. Errors: its own; Closed after `stop`, and in the child of a
+        fork; RuntimeError on the loop's own thread."""
+        self._check()
+        handed = _Handed(call)
+        with self._lock:
+            self._check_open()
+            self._handed.append(handed)
+            if not self._woken:
+                self._woken = True
+                self._loop.call_soon_threadsafe(self._take_up)
+        try:
+            handed.wait()
+        except BaseException:
+            with suppress(RuntimeError):  # the loop is closed, so the call has ended
+                self._loop.call_soon_threadsafe(handed.give_up)
+            raise
+        # An error's frames have the call, which must not have the error, or only the garbage collector would free both.
+        error, handed.error = handed.error, None
+        if error is None:
+            return handed.value
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                raise Closed(outcome="unknown") from None
+            raise error
+        finally:
+            del error
+
+    def _check(self) -> None:
+        """Before the lock is touched, which somebody may have held when the process was forked."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call on the client's own thread would wait for ever")
+        if THIS.pid != self._pid:
+            raise Closed("this client was opened before the process was forked; open another one")
+
+    def _check_open(self) -> None:
+        """Under the lock, so that nothing is handed over behind the order to stop: it would never be answered."""
+        if not self._accepting:
+            raise Closed
+
+    def _take_up(self) -> None:
+        # Before it is looked: whoever hands something over from now on wakes the loop again.
+        self._woken = False
+        while self._handed:
+            self._handed.popleft().begin(self._loop)
 
     def stop(self, *, wait: bool = True) -> None:
         """End the loop and its thread; calls under way end with Closed. May be called again."""

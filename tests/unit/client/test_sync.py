@@ -165,33 +165,20 @@ def test_a_blocking_call_on_the_client_s_own_thread_is_refused() -> None:
         assert "would wait for ever" in str(problems[0])
 
 
-def test_an_interrupt_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_cancels_the_call(interrupt: Callable[[], None]) -> None:
     """As the main thread is interrupted while it waits."""
     with kvorum.sync.open_kv(":memory:") as kv:
-        submit = kv._background.submit
 
-        class Interrupted:
-            def __init__(self, future: Any) -> None:
-                self._future = future
-                self.cancelled = False
+        def interrupt_it() -> None:
+            while not kv.statistics()["queue_consumers"]:
+                kv.get(("a",))
+            interrupt()
 
-            def result(self) -> None:
-                raise KeyboardInterrupt
-
-            def cancel(self) -> None:
-                self.cancelled = bool(self._future.cancel())
-
-        futures: list[Interrupted] = []
-
-        def interrupting(call: Any) -> Any:
-            futures.append(Interrupted(submit(call)))
-            return futures[-1]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(kv._background, "submit", interrupting)
-            with pytest.raises(KeyboardInterrupt):
-                kv.listen_queue(print)
-        assert futures[0].cancelled
+        other = threading.Thread(target=interrupt_it)
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            kv.listen_queue(print)
+        other.join()
         while kv.statistics()["queue_consumers"]:
             kv.get(("a",))
 
