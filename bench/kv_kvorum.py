@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import kvorum
@@ -120,8 +121,11 @@ async def threads(runner: Runner, job: Job) -> Callable[[float, float], Awaitabl
         return took, ended
 
     async def measured(begin: float, end: float) -> dict[str, Any]:
-        with await asyncio.to_thread(kvorum.sync.open_kv, target) as kv:
-            rows = await asyncio.gather(*(asyncio.to_thread(caller, kv, begin, end) for _ in range(job.callers)))
+        loop = asyncio.get_running_loop()
+        # The loop's own pool has fewer threads than there are callers.
+        with await asyncio.to_thread(kvorum.sync.open_kv, target) as kv, ThreadPoolExecutor(job.callers) as pool:
+            calls = (loop.run_in_executor(pool, caller, kv, begin, end) for _ in range(job.callers))
+            rows = await asyncio.gather(*calls)
         times = sorted(itertools.chain.from_iterable(took for took, _ in rows))
         return figures(times, sum(ended for _, ended in rows), end - begin)
 
