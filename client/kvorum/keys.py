@@ -32,6 +32,8 @@ FLOAT: Final = 0x21
 FALSE: Final = 0x26
 TRUE: Final = 0x27
 
+_TEXTS: Final = (STRING, BYTES)
+_from_bytes: Final = int.from_bytes
 _DOUBLE: Final = struct.Struct(">d")
 _SIGN: Final = 1 << 63
 _ALL: Final = (1 << 64) - 1
@@ -141,8 +143,12 @@ def decode_key(data: bytes) -> Key:
     while pos < size:
         tag = data[pos]
         pos += 1
-        if tag in (STRING, BYTES):
-            content, pos = _terminated(data, pos)
+        if tag in _TEXTS:
+            end = data.find(b"\0", pos)
+            if end >= 0 and data[end + 1 : end + 2] != b"\xff":  # without a call: 0.1 µs
+                content, pos = data[pos:end], end + 1
+            else:
+                content, pos = _terminated(data, pos)
             if tag == BYTES:
                 parts.append(content)
             else:
@@ -150,6 +156,10 @@ def decode_key(data: bytes) -> Key:
                     parts.append(content.decode())
                 except UnicodeDecodeError as problem:
                     raise InvalidKey(f"key part {len(parts)}: invalid UTF-8 ({problem.reason})") from None
+        elif INT_ZERO < tag < INT_LONG and (end := pos + tag - INT_ZERO) <= size and data[pos]:
+            # the same: most ints are positive and short
+            parts.append(_from_bytes(data[pos:end], "big"))
+            pos = end
         elif INT_LONG_NEGATIVE <= tag <= INT_LONG:
             number, pos = _decode_int(data, tag, pos, len(parts))
             parts.append(number)
@@ -168,8 +178,6 @@ def decode_key(data: bytes) -> Key:
 def _terminated(data: bytes, pos: int) -> tuple[bytes, int]:
     """Content up to the terminator, and the position behind it."""
     end = data.find(b"\0", pos)
-    if end >= 0 and data[end + 1 : end + 2] != b"\xff":
-        return data[pos:end], end + 1
     while end >= 0:
         if data[end + 1 : end + 2] != b"\xff":
             return data[pos:end].replace(b"\0\xff", b"\0"), end + 1

@@ -73,7 +73,8 @@ class StreamReads:
         self._service = service
         self._outbox = outbox
         self._guard = guard
-        self._lists: dict[ListJob, pb.ReadResult] = {}
+        self._lists: dict[ListJob, pb.ReadResult | None] = {}
+        """With what was read of them and is not sent."""
         self._stalled_lists: list[ListJob] = []
         self._unbegun: list[ListJob] = []
         """Lists whose turn had come while there was no room."""
@@ -197,40 +198,31 @@ class StreamReads:
         if self._closed:
             job.cancel()
             return
-        gathered = self._lists.pop(job, None)
-        self._outbox.gathered -= 2 * job.gathered
-        job.gathered = 0
-        if gathered is None or part.status != pb.READ_STATUS_OK:
-            gathered = part
-        else:
-            merge(gathered, part)
-        size, room = gathered.ByteSize(), self._room_of_lists()
+        self._forget(job)
+        size, room = job.size, self._room_of_lists()
         if size > TINY and self._room.is_full:
             job.deny(pb.READ_STATUS_OVERLOADED)
             self._answer(_denied(job.read, (pb.READ_STATUS_OVERLOADED, self._unread.refusal())))
         elif not part.more:
-            gathered.more = False
-            self._answer(gathered)
+            self._answer(part)
         elif size < min(FRAME_TARGET, room):
-            self._keep(job, gathered, size)
+            self._keep(job, part)
             job.resume()
         elif room > 0 or not self._room.stands_still:
-            self._send_slice(job, gathered)
+            self._send_slice(job, part)
             if self._outbox.size < min(FRAME_TARGET, self._room_of_lists()):
                 job.resume()
             else:
                 self._stalled_lists.append(job)
         else:
-            self._keep(job, gathered, size)
+            self._keep(job, part)
             self._stalled_lists.append(job)
 
-    def _send_slice(self, job: ListJob, gathered: pb.ReadResult) -> None:
+    def _send_slice(self, job: ListJob, part: pb.ReadResult) -> None:
         """What there is of a list that goes on."""
-        self._answer(gathered)
-        rest = pb.ReadResult(id=gathered.id)
-        for _ in gathered.ranges:
-            rest.ranges.add()
-        self._keep(job, rest, 0)
+        self._answer(part)
+        job.keep(None)
+        self._lists[job] = None
 
     def _resume_lists(self) -> None:
         """What was read of them goes first, or each would gather more and more."""
@@ -240,21 +232,27 @@ class StreamReads:
             if 0 < self._outbox.size >= most:
                 self._stalled_lists += jobs[number:]
                 return
-            if job.gathered and job.idle:
-                gathered = self._lists.pop(job)
-                self._outbox.gathered -= 2 * job.gathered
-                self._send_slice(job, gathered)
+            if job.idle and (part := self._lists.get(job)) is not None:
+                self._forget(job)
+                self._send_slice(job, part)
             job.resume()
 
     def _room_of_lists(self) -> int:
         """Bytes: what others of them have gathered takes room, too."""
         return self._room.room() - self._outbox.gathered
 
-    def _keep(self, job: ListJob, gathered: pb.ReadResult, size: int) -> None:
-        """For the next slice."""
-        self._lists[job] = gathered
-        job.gathered = size
-        self._outbox.gathered += 2 * size  # as a message, some twice of what it is encoded
+    def _keep(self, job: ListJob, part: pb.ReadResult) -> None:
+        """For the next slice, which is added to it."""
+        job.keep(part)
+        self._lists[job] = part
+        job.gathered = job.size
+        self._outbox.gathered += 2 * job.size  # as a message, some twice of what it is encoded
+
+    def _forget(self, job: ListJob) -> None:
+        """Nothing is kept of it any more."""
+        self._outbox.gathered -= 2 * job.gathered
+        job.gathered = 0
+        self._lists.pop(job, None)
 
     # ---- while tokens are asked for
 
@@ -273,9 +271,7 @@ class StreamReads:
                 self._take_slice(job, part)
                 return
             job.deny(refused[0])
-            self._lists.pop(job, None)
-            self._outbox.gathered -= 2 * job.gathered
-            job.gathered = 0
+            self._forget(job)
             self._answer(_denied(read, refused))
 
         return PendingRead(read, reply, take, self._has_room)
@@ -302,16 +298,3 @@ class StreamReads:
 
 def _denied(read: pb.Read, refusal: Refusal) -> pb.ReadResult:
     return pb.ReadResult(id=read.id, status=refusal[0], message=refusal[1])
-
-
-def merge(have: pb.ReadResult, part: pb.ReadResult) -> None:
-    """Append a slice to those before it."""
-    for mine, more in zip(have.ranges, part.ranges, strict=False):
-        mine.entries.extend(more.entries)
-        mine.count += more.count
-    have.entries.extend(part.entries)
-    have.time_ms = part.time_ms
-    have.status = part.status
-    have.message = part.message
-    have.read_versionstamp = part.read_versionstamp
-    have.more = part.more

@@ -24,7 +24,6 @@ from ..reads import PendingRead
 from ..service import NodeService
 from ..store.rights import Rights, for_read
 from ..unread import TINY, Holding
-from .reads import merge
 
 DEFAULT_TIMEOUT = limits.DEFAULT_TIMEOUT / 1000
 
@@ -51,7 +50,7 @@ class Unary:
         unread = self._service.unread
         holding = Holding(unread, _nothing)
         future: asyncio.Future[pb.ReadResult] = asyncio.get_running_loop().create_future()
-        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, [], holding))
+        item = PendingRead(read, partial(_resolve, future), partial(_gather, future, holding))
         item.owner = context.peer()
         self._service.reads.submit([item])
         try:
@@ -219,7 +218,6 @@ def _nothing(_: str) -> None:
 
 def _gather(
     future: "asyncio.Future[pb.ReadResult]",
-    parts: list[pb.ReadResult],
     holding: Holding,
     job: ListJob,
     part: pb.ReadResult,
@@ -229,11 +227,7 @@ def _gather(
     if future.done():
         job.cancel()
         return
-    if parts:
-        merge(parts[0], part)
-    else:
-        parts.append(part)
-    size = parts[0].ByteSize()
+    size = part.ByteSize()
     holding.count(2 * size)
     if size > limits.MAX_FRAME_SIZE:
         job.cancel()
@@ -244,6 +238,7 @@ def _gather(
         message = holding.unread.refusal()
         future.set_result(pb.ReadResult(id=part.id, status=pb.READ_STATUS_OVERLOADED, message=message))
     elif part.more:
+        job.keep(part)
         job.resume()
     else:
-        future.set_result(parts[0])
+        future.set_result(part)

@@ -200,6 +200,43 @@ async def test_a_list_comes_in_bounded_slices_of_one_snapshot(store: Store) -> N
     assert store.statistics()["readers"] <= 3
 
 
+async def test_a_slice_that_is_kept_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "SLICE_COUNT", 300)
+    reader = ListReader(store)
+    reader.start()
+    ranges = [
+        pb.ReadRange(end=b"\xff", limit=950),
+        pb.ReadRange(end=b"\xff", count_only=True),
+        pb.ReadRange(end=b"\xff", limit=3, reverse=True),
+    ]
+    read = pb.Read(id=4, ranges=ranges, keys=[b"\x020001\x00"])
+    parts, sizes = list[pb.ReadResult](), list[int]()
+    done = asyncio.Event()
+
+    def keep(job: ListJob, part: pb.ReadResult) -> None:
+        assert part.ByteSize() < job.size + 1_000
+        parts.append(part)
+        sizes.append(job.size)
+        if part.more:
+            job.keep(part if len(parts) != 3 else None)  # the third one was sent
+            job.resume()
+        else:
+            done.set()
+
+    reader.submit(read, keep)
+    await done.wait()
+    sent, last = parts[2], parts[-1]
+    assert {id(part) for part in parts} == {id(sent), id(last)}
+    assert sizes[:3] == sorted(sizes[:3]) and sizes[3:] == sorted(sizes[3:])
+    assert sizes[3] < 256 * 1024 + 70_000
+    keys = [[entry.key for part in (sent, last) for entry in part.ranges[at].entries] for at in (0, 2)]
+    assert keys[0] == [b"\x02%04d\x00" % number for number in range(950)]
+    assert keys[1] == [b"\x02%04d\x00" % number for number in (999, 998, 997)]
+    assert sent.ranges[1].count + last.ranges[1].count == 1_000
+    assert (sent.more, last.more, len(last.entries), last.status) == (True, False, 1, pb.READ_STATUS_OK)
+    reader.stop()
+
+
 async def test_a_list_that_is_held_too_long_is_given_up(store: Store) -> None:
     reader = ListReader(store, max_age=0.05)
     reader.start()
