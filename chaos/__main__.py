@@ -20,6 +20,7 @@ from .isolation import INSIDE, CannotIsolate, missing, run_inside, settle
 from .nemesis import LONGEST
 from .report import Report
 from .trial import Options, trial
+from .versions import code_of
 from .workload import THINKING
 
 SHORTEST: Final = 0.5
@@ -37,6 +38,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--net", choices=("loopback", "namespaces"), default="loopback")
     parser.add_argument("--disks", choices=("folders", "loop"), default="folders")
+    parser.add_argument(
+        "--other", type=Path, default=None, help="checkout of another version: nodes begin with it, and change over"
+    )
     parser.add_argument("--membership", action="store_true", help="change the members meanwhile: 3 -> 4 -> 3 nodes")
     for name in KINDS:
         parser.add_argument(f"--{name}", type=int, default=None, metavar="N", help=f"at least so many {name}")
@@ -56,6 +60,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     try:
         options.faults = None if options.faults is None else parse_faults(options.faults)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        options.code = "" if options.other is None else code_of(options.other)
     except ValueError as error:
         parser.error(str(error))
     if options.minutes is not None:
@@ -128,6 +136,7 @@ def _absent(options: argparse.Namespace) -> dict[Category, str]:
     reasons: dict[str, str | None] = {
         "net": None if options.net == "namespaces" else "they need --net namespaces",
         "disks": None if options.disks == "loop" else "they need --disks loop",
+        "other": None if options.code else "they need --other CHECKOUT",
     }
     reasons["links"] = reasons["net"]
     for name, need in NEED.items():
@@ -189,6 +198,7 @@ def _run(options: argparse.Namespace) -> int:
         wanted=_wanted(options),
         namespaces=options.net == "namespaces",
         disks=options.disks == "loop",
+        other=options.code,
         shims=any(NEED.get(category(fault)) == "shim" for fault in options.faults),
         every=options.minutes is not None or options.once,
         membership=options.membership,

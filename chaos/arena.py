@@ -36,9 +36,10 @@ VOTERS: Final = 3
 class Arena(DevCluster):
     """With a lab, each node runs in a seat of it; with `disks`, each node's data is on a file system of its own.
 
-    `crews` seats are made for clients. `shims` is the library of wrong clocks and bad syncs, if nodes are to get it.
-    `nodes` beyond the first three are not members of the new cluster. Methods
-    raise, besides ClusterFailed, OSError and CalledProcessError where network or disks do not obey.
+    `crews` seats are made for clients. `other` is PYTHONPATH for the code of another version, with which all nodes
+    begin. `shims` is the library of wrong clocks and bad syncs, if nodes are to get it. `nodes` beyond the first three
+    are not members of the new cluster. Methods raise, besides ClusterFailed, OSError and CalledProcessError where
+    network or disks do not obey.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Arena(DevCluster):
         disks: bool = False,
         crews: int = 1,
         shims: Path | None = None,
+        other: str = "",
         settings: Mapping[str, int | str] | None = None,
     ) -> None:
         super().__init__(base_dir, nodes=nodes, settings=settings)
@@ -70,6 +72,9 @@ class Arena(DevCluster):
         self._joining = set(range(VOTERS, nodes))
         self.present = list(range(min(VOTERS, nodes)))
         """Numbers of the members, which run unless something was done to them."""
+        self._other = other
+        self.others: set[int] = set(range(nodes)) if other else set()
+        """Nodes that start with the code of the other version."""
         self.may_end: set[int] = set()
         """Nodes that may end by themselves."""
 
@@ -251,6 +256,8 @@ class Arena(DevCluster):
             self._check_ports(number)
         command = [sys.executable, "-m", "kvorum_node", "--config", str(self.config(number))]
         environment = environment_with(self.shims[number] if self.shims else None)
+        if number in self.others:
+            environment["PYTHONPATH"] = self._other
         with self.log(number).open("ab") as log:
             self._children[number] = self.popen(
                 command, seat, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.base_dir, env=environment

@@ -32,10 +32,11 @@ Fault = Literal[
     "clock-back",
     "backup-restart",
     "snapshot-restart",
+    "version",
     "change",
 ]
 Category = Literal[
-    "kills", "pauses", "cuts", "links", "power-cuts", "bad-disks", "syncs", "clocks", "restarts", "changes"
+    "kills", "pauses", "cuts", "links", "power-cuts", "bad-disks", "syncs", "clocks", "restarts", "versions", "changes"
 ]
 
 KINDS: Final[Mapping[Category, tuple[Fault, ...]]] = {
@@ -59,6 +60,8 @@ KINDS: Final[Mapping[Category, tuple[Fault, ...]]] = {
     "clocks": ("clock-forward", "clock-back"),
     # kill -9 of a node that makes a backup, and of one end of a snapshot under way
     "restarts": ("backup-restart", "snapshot-restart"),
+    # A node goes on with the code of another version, or comes back from it
+    "versions": ("version",),
     # A fourth member comes, and one of the four goes
     "changes": ("change",),
 }
@@ -71,6 +74,7 @@ NEED: Final[Mapping[Category, str]] = {
     "syncs": "shim",
     "clocks": "shim",
     "restarts": "shim",
+    "versions": "other",
 }
 """What must be there for some of them (see `isolation`)."""
 HITS: Final[Mapping[Category, str]] = {
@@ -83,6 +87,7 @@ HITS: Final[Mapping[Category, str]] = {
     "syncs": "syncs that were slow, or failed",
     "clocks": "wrong times told to a node",
     "restarts": "backups or snapshots under way at the kill",
+    "versions": "nodes that changed their version",
     "changes": "changes of members",
 }
 """What is counted to prove that faults do something."""

@@ -32,6 +32,7 @@ from .report import Report
 from .restarts import RestartFailed, Restarts, load_ballast
 from .shim import build
 from .timeline import Timeline
+from .versions import SwapFailed, Versions
 from .workload import THINKING
 
 LEASE: Final = 3_000
@@ -60,6 +61,8 @@ class Options:
     """A network namespace for each node and each crew."""
     disks: bool = False
     """A disk for each node, whose power can be cut."""
+    other: str = ""
+    """PYTHONPATH for the code of another version."""
     shims: bool = False
     """Nodes can be given wrong clocks and bad syncs."""
     longest: float = LONGEST
@@ -82,8 +85,8 @@ class Options:
 
 
 _FAILURES: Final = (
-    *(ChangeFailed, ClusterFailed, CrewFailed, DidNotRejoin, RestartFailed, SawNonsense, KvorumError),
-    *(TimeoutError, OSError, CalledProcessError),
+    *(ChangeFailed, ClusterFailed, CrewFailed, DidNotRejoin, RestartFailed, SawNonsense, SwapFailed),
+    *(KvorumError, TimeoutError, OSError, CalledProcessError),
 )
 """What may become of a run whose cluster, or whose means, fail."""
 
@@ -109,6 +112,7 @@ class _Trial:
         self._nemesis.others = {
             "backup-restart": restarts.during_backup,
             "snapshot-restart": restarts.during_snapshot,
+            "version": Versions(arena, rng, say).swap,
             "change": self._membership.change,
         }
         self._observer = Observer([arena.reached_at(number) for number in range(arena.nodes)])
@@ -183,6 +187,7 @@ def _arena(options: Options) -> Arena:
         disks=options.disks,
         crews=options.crews,
         shims=build(options.folder) if options.shims else None,
+        other=options.other,
         # Checkpoints are made and the log is cut all the time, as those of a busier cluster.
         settings={"lease_ms": LEASE, "checkpoint_log_mb": 1},
     )
@@ -239,7 +244,7 @@ async def _disturb(crews: Crews, harm: Harm) -> list[str]:
         await harming  # a fault that has begun is seen through, so that the nodes run again
         if full.done():
             full.result()
-    except (ChangeFailed, ClusterFailed, DidNotRejoin, RestartFailed) as error:
+    except (ChangeFailed, ClusterFailed, DidNotRejoin, RestartFailed, SwapFailed) as error:
         problems.append(_in_words(error))
     finally:
         harming.cancel()

@@ -10,8 +10,9 @@ ROOT: Final = Path(__file__).parents[3]
 LAST: Final = re.compile(
     r"chaos: (?P<verdict>ok|FAILED) kills (?P<kills>\d+) pauses (?P<pauses>\d+) cuts (?P<cuts>\d+)"
     r" links (?P<links>\d+) power-cuts (?P<power_cuts>\d+) bad-disks (?P<bad_disks>\d+) syncs (?P<syncs>\d+)"
-    r" clocks (?P<clocks>\d+) restarts (?P<restarts>\d+) changes (?P<changes>\d+) operations (?P<operations>\d+)"
-    r" lost (?P<lost>\d+) doubled (?P<doubled>\d+) undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
+    r" clocks (?P<clocks>\d+) restarts (?P<restarts>\d+) versions (?P<versions>\d+) changes (?P<changes>\d+)"
+    r" operations (?P<operations>\d+) lost (?P<lost>\d+) doubled (?P<doubled>\d+)"
+    r" undecided (?P<undecided>\d+) problems (?P<problems>\d+)"
     r" \(ok (?P<ok>\d+), not applied (?P<denied>\d+), unknown (?P<unknown>\d+)\)"
     r" retries \d+ messages (?P<messages>\d+) deliveries (?P<deliveries>\d+)"
 )

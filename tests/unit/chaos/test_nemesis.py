@@ -228,7 +228,8 @@ def test_nonsense_on_the_command_line_is_refused(arguments: list[str], capsys: p
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--faults", "split"], ["--faults", "kill,power"], ["--cuts", "1"], ["--bad-disks", "1"]]
+    "arguments",
+    [["--faults", "split"], ["--faults", "kill,power"], ["--cuts", "1"], ["--bad-disks", "1"], ["--versions", "1"]],
 )
 def test_faults_that_need_a_lab_are_refused_without_one(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

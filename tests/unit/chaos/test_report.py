@@ -47,9 +47,9 @@ def test_nothing_wrong_is_ok() -> None:
     report = Report(faults=Counter({"kill": 3, "leader": 1, "power-all": 2, "split": 1}), changes=Counter(add=1))
     report.count(Account([WRITE], Counter(x=2), Counter(retries=7)))
     assert report.line == (
-        "chaos: ok kills 4 pauses 0 cuts 1 links 0 power-cuts 2 bad-disks 0 syncs 0 clocks 0 restarts 0 changes 1"
-        " operations 1 lost 0 doubled 0 undecided 0 problems 0 (ok 1, not applied 0, unknown 0) retries 7 messages 0"
-        " deliveries 2"
+        "chaos: ok kills 4 pauses 0 cuts 1 links 0 power-cuts 2 bad-disks 0 syncs 0 clocks 0 restarts 0"
+        " versions 0 changes 1 operations 1 lost 0 doubled 0 undecided 0 problems 0 (ok 1, not applied 0, unknown 0)"
+        " retries 7 messages 0 deliveries 2"
     )
 
 
