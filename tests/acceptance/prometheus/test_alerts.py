@@ -111,6 +111,13 @@ CASES = {
         "10m",
         N1,
     ),
+    "KvorumUnreadAnswers": Case(
+        {f"kvorum_api_unread_bytes{A}": f"10 60{STEADY}"},
+        {f"kvorum_api_unread_bytes{A}": f"10 60 90 20{STEADY}"},
+        "3m",
+        N1,
+        {f"kvorum_api_unread_limit_bytes{A}": f"100{STEADY}"},
+    ),
     "KvorumOldMessages": Case(
         {_q("kvorum_queue_oldest_age_seconds"): f"0+15{STEADY}"},
         {_q("kvorum_queue_oldest_age_seconds"): "0+15x15 0x200"},
