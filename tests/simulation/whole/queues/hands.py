@@ -67,7 +67,8 @@ class Hands:
     async def _work(self, line: Line, delivery: pb.Delivery) -> None:
         client, rng, consumer = self._client, self._rng, self._consumers[line]
         lease = delivery.lease_id
-        rejects = 3 if line.queue in ("rows", BRIEF) else 1
+        # What dies in "work" is there to be requeued.
+        rejects = {"rows": 3, BRIEF: 3, "work": 2}.get(line.queue, 1)
         verdict: Verdict = rng.choices(("ack", "retry", "reject", "return"), (18, 3, rejects, 1))[0]
         if not client.working and verdict == "return":
             verdict = "ack"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 CALL_TIMEOUT = 2.0
 REMEMBERED = 20
 """Messages that a client may take back."""
-_GATHERED = {"back": "letters", "purge": "spare"}
-"""Queues from which a move takes what has gathered."""
 
 
 class Moves:
@@ -283,18 +281,26 @@ class Moves:
         elif kind in ("pause", "resume"):
             call = pb.QueueCall(pause=pb.PauseQueue(name=rng.choice((*plan.PAUSED, "letters")), paused=kind == "pause"))
         elif kind == "purge":
+            await self._gather()
             call = pb.QueueCall(purge=pb.Purge(queue="spare", dead=rng.random() < 0.3))
         elif kind == "requeue":
             call = pb.QueueCall(requeue=pb.Requeue(queue="work"))
         else:
             call = pb.QueueCall(requeue=pb.Requeue(queue="letters", to_origin=True))
         reply = await self._ask(call)
-        if reply is not None and kind in _GATHERED and not reply.count:
+        if reply is None:
+            return
+        if kind == "back" and not reply.count:
             # They are soon taken: next time some may have gathered.
-            await self._ask(pb.QueueCall(pause=pb.PauseQueue(name=_GATHERED[kind], paused=True)))
-        if reply is not None:
-            self._judge.counters[f"queue {kind}"] += 1
-            self._judge.counters[f"messages by {kind}"] += reply.count
+            await self._ask(pb.QueueCall(pause=pb.PauseQueue(name="letters", paused=True)))
+        self._judge.counters[f"queue {kind}"] += 1
+        self._judge.counters[f"messages by {kind}"] += reply.count
+
+    async def _gather(self) -> None:
+        """Something to purge: what is sent is soon taken, unless the queue is paused."""
+        await self._ask(pb.QueueCall(pause=pb.PauseQueue(name="spare", paused=True)))
+        op = pb.AtomicWrite()
+        await self._write(op, [self._add(op, "spare") for _ in range(self._rng.choice((1, 2, 3)))])
 
     async def _insist(self, call: pb.QueueCall) -> pb.QueueReply:
         """However often it takes."""
