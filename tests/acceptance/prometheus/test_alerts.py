@@ -105,18 +105,18 @@ CASES = {
         "1m",
         N1,
     ),
-    "KvorumArchiveFails": Case(
-        {f"kvorum_archive_failing_seconds{A}": f"0+15{STEADY}"},
-        {f"kvorum_archive_failing_seconds{A}": "0+15x15 0x200"},
-        "10m",
-        N1,
-    ),
     "KvorumUnreadAnswers": Case(
         {f"kvorum_api_unread_bytes{A}": f"10 60{STEADY}"},
         {f"kvorum_api_unread_bytes{A}": f"10 60 90 20{STEADY}"},
         "3m",
         N1,
         {f"kvorum_api_unread_limit_bytes{A}": f"100{STEADY}"},
+    ),
+    "KvorumArchiveFails": Case(
+        {f"kvorum_archive_failing_seconds{A}": f"0+15{STEADY}"},
+        {f"kvorum_archive_failing_seconds{A}": "0+15x15 0x200"},
+        "10m",
+        N1,
     ),
     "KvorumOldMessages": Case(
         {_q("kvorum_queue_oldest_age_seconds"): f"0+15{STEADY}"},
