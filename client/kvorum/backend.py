@@ -42,6 +42,9 @@ class Consumer(Protocol):
 class PointReader(Protocol):
     """What a backend may have besides: a shorter way to single keys, which are most of what is read."""
 
+    remote: bool
+    """Whoever answers is another process, which works while this one does."""
+
     def point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> Awaitable[bytes]:
         """Read the row of a key, as it stands in `pb.PointAnswers`: encoding (1 byte), versionstamp (10 bytes), value;
         empty if it is absent. Errors: as those of `Backend.read`.

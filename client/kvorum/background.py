@@ -1,16 +1,14 @@
 """The thread behind a blocking client: an event loop of its own, to which calls are handed over.
 
-Handing over is most of what a blocking call costs beyond an asynchronous one, so it is kept short: what several threads
-ask for is taken up in one wake-up of the loop, and the answer is told by the release of a lock, without futures.
+Handing over is most of what a blocking call costs beyond an asynchronous one, so it is kept short: a callback on the
+loop begins the call, and its end is told by the release of a lock, without futures in between.
 """
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
 from kvorum.errors import Closed
@@ -31,12 +29,10 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 class _Handed(Generic[T]):
     """A call that a thread waits for."""
 
-    __slots__ = ("_make", "_over", "_task", "context", "error", "value")
+    __slots__ = ("_make", "_over", "_task", "error", "value")
 
     def __init__(self, make: Call[T]) -> None:
         self._make = make
-        self.context: Context = copy_context()
-        """That of the thread, in which the span that it is in is the current one, say."""
         self._over = threading.Lock()
         self._over.acquire()
         self._task: asyncio.Task[None] | None = None
@@ -52,12 +48,13 @@ class _Handed(Generic[T]):
     # ---- the loop's thread
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._task = loop.create_task(self._carry_out(), context=self.context)
+        """In the context of the thread, in which the span that it is in is the current one, say."""
+        self._task = loop.create_task(self._carry_out())
 
     def give_up(self) -> None:
-        """Nobody waits any more. It has begun: what was handed over first is looked at first."""
-        assert self._task is not None
-        self._task.cancel()
+        """Nobody waits any more. If it is to begin at all, it has begun before: callbacks keep their order."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _carry_out(self) -> None:
         try:
@@ -78,9 +75,6 @@ class Background:
         self._lock = threading.Lock()
         self._accepting = False
         self._ready = threading.Event()
-        self._handed: deque[_Handed[Any]] = deque()
-        self._woken = False
-        """The loop will look at what was handed over."""
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         # A daemon, so that a program that forgot to close ends nevertheless.
@@ -125,13 +119,11 @@ class Background:
         fork; RuntimeError on the loop's own thread."""
         self._check()
         handed = _Handed(call)
-        with self._lock:
-            self._check_open()
-            self._handed.append(handed)
-            if not self._woken:
-                self._woken = True
-                self._loop.call_soon_threadsafe(self._take_up)
         try:
+            with self._lock:
+                self._check_open()
+                # With the thread's context, as callbacks have that of whoever asked for them.
+                self._loop.call_soon_threadsafe(handed.begin, self._loop)
             handed.wait()
         except BaseException:
             with suppress(RuntimeError):  # the loop is closed, so the call has ended
@@ -159,12 +151,6 @@ class Background:
         """Under the lock, so that nothing is handed over behind the order to stop: it would never be answered."""
         if not self._accepting:
             raise Closed
-
-    def _take_up(self) -> None:
-        # Before it is looked: whoever hands something over from now on wakes the loop again.
-        self._woken = False
-        while self._handed:
-            self._handed.popleft().begin(self._loop)
 
     def stop(self, *, wait: bool = True) -> None:
         """End the loop and its thread; calls under way end with Closed. May be called again."""

@@ -27,8 +27,8 @@ class Link:
         self.backend: Backend = backend
         self.point: Callable[..., Awaitable[bytes]] | None = getattr(backend, "point", None)
         """`PointReader.point`, if the backend has it."""
-        self.remote: Final = self.point is not None
-        """Whoever answers is another process, which works while this one does."""
+        self.remote: Final[bool] = getattr(backend, "remote", False)
+        """`PointReader.remote`; False if the backend does not say."""
         self.timeout: Final = timeout
         """Seconds, of a call that names none."""
         self._closed = False

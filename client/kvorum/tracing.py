@@ -167,6 +167,7 @@ class TracedBackend:
             self._inner_point: Callable[..., Awaitable[bytes]] = point
             self.point = self._point
         """As the inner one has it, or not."""
+        self.remote: bool = getattr(inner, "remote", False)
 
     async def _point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
         with self._spans.call("get") as span:

@@ -22,6 +22,7 @@ from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
 from kvorum.backend import WriteOutcome
+from kvorum.entry import packed
 from kvorum.link import wrong_loop
 from kvorum_raft.errors import RaftError
 
@@ -129,7 +130,9 @@ class EmbeddedConsumer:
 
 
 class EmbeddedBackend:
-    """`kvorum.backend.Backend`; made by `open_embedded`."""
+    """`kvorum.backend.Backend` and `PointReader`; made by `open_embedded`."""
+
+    remote = False
 
     def __init__(self, store: Store, folder: Path, lease: float, *, private: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,12 +176,17 @@ class EmbeddedBackend:
 
     # ---- the Backend seam
 
+    async def point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
+        """See `PointReader.point`: a third of what `read` takes."""
+        await self._let_others_go()
+        row = self._service.reads.at_once(key) if key else None
+        if row is None:
+            return packed((await self.read(pb.Read(keys=(key,)), timeout=timeout)).entries[0])
+        return row
+
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
-        self._inline_reads += 1
-        if self._inline_reads >= MAX_INLINE_READS:
-            self._inline_reads = 0
-            await asyncio.sleep(0)
-        self._check_open()
+        """See `Backend.read`."""
+        await self._let_others_go()
         # Everything that was answered is in the state: nothing to wait for, whatever consistency was asked for.
         read = _local(read)
         if not read.ranges:
@@ -331,6 +339,14 @@ class EmbeddedBackend:
         await asyncio.shield(self._closing)
 
     # ---- inside
+
+    async def _let_others_go(self) -> None:
+        self._check_open()
+        self._inline_reads += 1
+        if self._inline_reads >= MAX_INLINE_READS:
+            self._inline_reads = 0
+            await asyncio.sleep(0)
+            self._check_open()
 
     def _check_open(self) -> None:
         if asyncio.get_running_loop() is not self._loop:

@@ -174,6 +174,19 @@ class Reads:
             self._barrier.wait(lambda error: self._passed(strong, since, error))
         self._serve_soon()
 
+    def at_once(self, key: bytes) -> bytes | None:
+        """The row of a key as `pb.PointAnswers` has it, from this node's state as it is now. None: it has to be asked
+        for by `submit`, which says what is wrong."""
+        if self._unreadable():
+            return None
+        try:
+            with self._store.snapshot() as snapshot:
+                (row,) = snapshot.packed((key,), SLICE_BYTES)
+        except StoreFault:
+            return None
+        self._served += 1
+        return row
+
     def resume(self, items: Sequence[Pending]) -> None:
         """Serve reads whose owner had no room for their answers."""
         self._ready.extend(items)

@@ -43,6 +43,8 @@ class ClusterBackend:
     `connect` makes the connection to a node.
     """
 
+    remote = True
+
     def __init__(
         self,
         addresses: Sequence[Address],

@@ -3,18 +3,18 @@
 import asyncio
 import contextvars
 import gc
-import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kvorum.background import Background
 from kvorum.errors import Closed
+from tests.unit.client.conftest import Interrupt
 
 PATIENCE = 60
 
@@ -24,13 +24,6 @@ def background() -> Iterator[Background]:
     made = Background()
     yield made
     made.stop()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        os.sched_yield()
 
 
 class HeldUp:
@@ -52,31 +45,15 @@ class HeldUp:
         self._go_on.set()
 
 
-def test_what_many_threads_ask_for_is_taken_up_in_one_wake_up(
-    background: Background, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wakes: list[Any] = []
-    take_up = background._take_up
-
-    def counting() -> None:
-        wakes.append(len(background._handed))
-        take_up()
-
-    monkeypatch.setattr(background, "_take_up", counting)
-
+def test_many_threads_get_each_its_own_answer(background: Background) -> None:
     async def twice(number: int) -> int:
         await asyncio.sleep(0)
         return 2 * number
 
-    def ask(number: int) -> int:
-        return background.call(lambda: twice(number))
-
     with ThreadPoolExecutor(16) as pool:
         with HeldUp(background):
-            answers = [pool.submit(ask, number) for number in range(16)]
-            until(lambda: len(background._handed) == 16)
-        assert [answer.result(PATIENCE) for answer in answers] == [2 * number for number in range(16)]
-    assert wakes == [16]
+            answers = [pool.submit(background.call, partial(twice, number)) for number in range(200)]
+        assert [answer.result(PATIENCE) for answer in answers] == [2 * number for number in range(200)]
 
 
 def test_a_call_has_the_context_of_its_thread(background: Background) -> None:
@@ -115,7 +92,7 @@ def test_what_a_call_raises_is_raised_and_freed_with_its_last_user(background: B
         gc.enable()
 
 
-def test_an_interrupt_cancels_what_is_under_way(background: Background, interrupt: Callable[[], None]) -> None:
+def test_an_interrupt_cancels_what_is_under_way(background: Background, interrupt: Interrupt) -> None:
     running, ended = threading.Event(), threading.Event()
 
     async def for_ever() -> None:
@@ -126,36 +103,20 @@ def test_an_interrupt_cancels_what_is_under_way(background: Background, interrup
             ended.set()
             raise
 
-    def interrupt_it() -> None:
-        assert running.wait(PATIENCE)
-        interrupt()
-
-    other = threading.Thread(target=interrupt_it)
-    other.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt(running), pytest.raises(KeyboardInterrupt):
         background.call(for_ever)
-    other.join()
     assert ended.wait(PATIENCE)
 
 
-def test_what_is_interrupted_before_it_began_never_begins(
-    background: Background, interrupt: Callable[[], None]
-) -> None:
+def test_what_is_interrupted_before_it_began_never_begins(background: Background, interrupt: Interrupt) -> None:
     begun: list[bool] = []
 
     async def begin() -> None:
         begun.append(True)
 
-    def interrupt_it() -> None:
-        until(lambda: bool(background._handed))
-        interrupt()
-
-    with HeldUp(background):
-        other = threading.Thread(target=interrupt_it)
-        other.start()
-        with pytest.raises(KeyboardInterrupt):
-            background.call(begin)
-        other.join()
+    handed_over = threading.Event()
+    with HeldUp(background), interrupt(handed_over), pytest.raises(KeyboardInterrupt):
+        _call(background, begin, handed_over)
     background.call(lambda: asyncio.sleep(0))
     assert not begun
 
@@ -171,8 +132,9 @@ def test_stopping_ends_what_is_under_way_and_what_was_just_handed_over(backgroun
         first = pool.submit(background.call, for_ever)
         assert running.wait(PATIENCE)
         with HeldUp(background):
-            second = pool.submit(background.call, for_ever)
-            until(lambda: bool(background._handed))
+            handed_over = threading.Event()
+            second = pool.submit(_call, background, for_ever, handed_over)
+            assert handed_over.wait(PATIENCE)
             background.stop(wait=False)
         for call in (first, second):
             with pytest.raises(Closed) as caught:
@@ -181,3 +143,19 @@ def test_stopping_ends_what_is_under_way_and_what_was_just_handed_over(backgroun
     with pytest.raises(Closed) as caught:
         background.call(for_ever)
     assert caught.value.outcome == "not applied"
+
+
+def _call(background: Background, call: Any, handed_over: threading.Event) -> None:
+    """With the news that it was handed over, if the loop is held up."""
+    lock = background._lock
+
+    class Lock:
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            handed_over.set()
+
+    background._lock = Lock()  # type: ignore[assignment]
+    background.call(call)

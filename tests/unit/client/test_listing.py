@@ -28,6 +28,8 @@ class Remote(FakeBackend):
         self.open = False
         """Whether all are answered at once."""
 
+    remote = True
+
     def point(self, *_: object, **__: object) -> asyncio.Future[bytes]:
         raise AssertionError("no test reads single keys here")
 

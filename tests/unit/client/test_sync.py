@@ -12,6 +12,7 @@ import pytest
 import kvorum
 import kvorum.sync
 from kvorum.errors import Closed, InvalidArgument
+from tests.unit.client.conftest import Interrupt
 
 
 def surface(kind: type) -> dict[str, Any]:
@@ -165,18 +166,19 @@ def test_a_blocking_call_on_the_client_s_own_thread_is_refused() -> None:
         assert "would wait for ever" in str(problems[0])
 
 
-def test_an_interrupt_cancels_the_call(interrupt: Callable[[], None]) -> None:
+def test_an_interrupt_cancels_the_call(interrupt: Interrupt) -> None:
     """As the main thread is interrupted while it waits."""
     with kvorum.sync.open_kv(":memory:") as kv:
+        listening = threading.Event()
 
-        def interrupt_it() -> None:
+        def wait_for_it() -> None:
             while not kv.statistics()["queue_consumers"]:
                 kv.get(("a",))
-            interrupt()
+            listening.set()
 
-        other = threading.Thread(target=interrupt_it)
+        other = threading.Thread(target=wait_for_it)
         other.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt(listening), pytest.raises(KeyboardInterrupt):
             kv.listen_queue(print)
         other.join()
         while kv.statistics()["queue_consumers"]:
