@@ -87,7 +87,7 @@ class Line(Generic[M]):
             try:
                 message = intake.message(delivery)
             except DataError as error:
-                task = asyncio.ensure_future(intake.undecodable(delivery, error, self._is_ending))
+                task = asyncio.ensure_future(intake.undecodable(delivery, error, self._gave_up))
                 self._aside.add(task)
                 task.add_done_callback(self._aside.discard)
                 intake.finish(delivery)
@@ -98,8 +98,9 @@ class Line(Generic[M]):
             return message
         return None
 
-    def _is_ending(self) -> bool:
-        return self.ending
+    def _gave_up(self) -> bool:
+        """With the client all that is not settled goes back."""
+        return self.intake.link.closed
 
     async def next(self) -> M | None:
         """Wait for the next message; None at the end. A wait that is cancelled loses nothing.
