@@ -277,6 +277,7 @@ class ClusterBackend:
         try:
             return await connection.status(deadline - self._loop.time(), self._token)
         except NodeFailed as failure:
+            self._check_usable()
             raise errors.Unavailable(f"{name(connection.address)}: {failure.problem}") from failure
 
     def statistics(self) -> dict[str, float]:

@@ -443,7 +443,7 @@ class Keeper:
         problem = refused(opened.status, opened.message)
         if problem is not None:
             # Nothing of what waits for a session was sent; what comes later may fare better.
-            self._writes.give_up_all("", lambda: type(problem)(*problem.args))
+            self._writes.give_up_all(f"no session was opened: {problem}", lambda: type(problem)(*problem.args))
             self._consumers.end_all(lambda: type(problem)(*problem.args))
             self._session_timer = self._loop.call_later(MAX_RETRY, self._ask_again)
         elif session_id:

@@ -11,6 +11,8 @@ from kvorum.entry import packed
 
 MAX_PENDING: Final = 65_536
 """Reads that may be under way."""
+MAX_BYTES: Final = 262_144
+"""Bytes of reads in one frame, after which no more go into it."""
 MAX_ANSWER: Final = limits.MAX_READ_ENTRIES * (limits.MAX_VALUE_SIZE + limits.MAX_WRITE_KEY_SIZE + 64)
 """Bytes of the largest answer to the largest read."""
 
@@ -66,20 +68,22 @@ class Reads(Questions[PendingRead, pb.ReadResult]):
 
     def fill(self, frame: pb.ClientFrame, operations: int, *, leading: bool) -> int:
         """Put up to `operations` reads into a frame and return their number; strong ones only if the node leads."""
-        count = 0
+        count = size = 0
         append = frame.reads.append
         for queue in (self._strong, self._local) if leading else (self._local,):
-            while queue and count < operations:
+            while queue and count < operations and size < MAX_BYTES:
                 pending = queue.popleft()
                 if pending.promise.done() or pending.on_stream:
                     continue
                 self._put_on_stream(pending)
                 append(pending.read)
+                size += pending.read.ByteSize()
                 count += 1
         return count
 
     def _wait(self, question: PendingRead) -> None:
-        (self._strong if question.read.consistency == pb.CONSISTENCY_STRONG else self._local).append(question)
+        strong = question.read.consistency == pb.CONSISTENCY_STRONG
+        self._join(self._strong if strong else self._local, question)
 
     def _wait_for_nothing(self) -> None:
         self._strong.clear()
