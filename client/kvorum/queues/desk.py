@@ -107,7 +107,7 @@ class Desk:
         usable = not (take or line.ending or line.intake.problem is not None or kind in self._idle)
         if not usable or not (more or too_soon):
             try:
-                await asyncio.shield(line.close())
+                await line.leave()
             except asyncio.CancelledError:
                 await asyncio.shield(self._return(line, messages))
                 raise

@@ -7,7 +7,7 @@ by its lease: messages may be settled long after the iterator has ended.
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -19,6 +19,10 @@ from kvorum.queues.intake import Intake, Make, whole_number
 from kvorum.queues.settling import Settler
 
 M = TypeVar("M", bound=Delivered)
+
+_FAREWELL: Final = 2.0
+"""Seconds for which whoever closes a line waits for what goes back, which goes on by itself then: it may take until
+there is a leader again."""
 
 
 class Line(Generic[M]):
@@ -57,6 +61,8 @@ class Line(Generic[M]):
         self._wake = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
         """Messages that cannot be decoded, on their way back."""
+        self._back: asyncio.Task[None] | None = None
+        """What was put back."""
         self._out: pb.Delivery | None = None
         """The message that was handed out last."""
         self._held: weakref.WeakSet[M] = weakref.WeakSet()
@@ -154,12 +160,20 @@ class Line(Generic[M]):
             self._closing = asyncio.ensure_future(self._close())
         return self._closing
 
+    async def leave(self) -> None:
+        """Close, and wait a while for what goes back."""
+        await asyncio.wait([self.close()], timeout=_FAREWELL)
+
     async def put_back(self, messages: Sequence[M]) -> None:
-        """Close, and return also these, which were handed out to nobody."""
+        """As `leave`, and return also these, which were handed out to nobody."""
         for message in reversed(messages):
             message.settled = True  # by going back
             self.intake.waiting.appendleft(message._delivery)
-        await self.close()
+        self._back = asyncio.ensure_future(self._put_back())
+        await asyncio.wait([self._back], timeout=_FAREWELL)
+
+    async def _put_back(self) -> None:
+        await asyncio.wait([self.close()])
         await self.intake.give_back()  # what closing was too late for
 
     async def _close(self) -> None:
@@ -208,8 +222,8 @@ class Receiver(ReadByAsyncFor, Generic[M]):
         return await self._line.next()
 
     async def aclose(self) -> None:
-        """End it, also for a task that waits for its next message."""
-        await asyncio.shield(self._line.close())
+        """End it, also for a task that waits for its next message. What goes back is waited for two seconds at most."""
+        await self._line.leave()
 
     async def __aenter__(self) -> Self:
         return self

@@ -23,6 +23,7 @@ from kvorum.errors import (
     Unavailable,
 )
 from kvorum.queues import desk, settling
+from kvorum.queues import receiver as receivers
 from kvorum.queues.plain import join_plain, plain_head
 from kvorum.values import decode_payload, encode_payload
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused, stamp
@@ -529,6 +530,40 @@ async def test_a_stale_lease_after_an_unknown_attempt_is_unknown(kv: Kv, backend
     backend.answers.extend([OutcomeUnknown("lost"), refused(pb.OUTCOME_STALE_LEASE, "not held")])
     with pytest.raises(OutcomeUnknown, match="may have been applied"):
         await message.ack()
+
+
+@pytest.mark.parametrize("how", ["batch", "cancelled batch", "receiver"])
+async def test_who_ends_is_not_held_up_by_what_cannot_go_back_now_and_it_goes_back_later(
+    kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(receivers, "_FAREWELL", 0.05)
+    queue = kv.queue("mail")
+    receiver = queue.receive()
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(
+        receiver.next() if how == "receiver" else queue.receive_batch(max=3, wait=100 if how == "batch" else 60_000)
+    )
+    consumer = await opened(backend)
+    backend.hold = asyncio.Event()  # there is no leader
+    consumer.deliver("a")
+    async with asyncio.timeout(30):
+        if how == "batch":
+            consumer.deliver_bytes(b"\xff\x0f?")
+            kept = [message.value for message in await waiting]
+        elif how == "cancelled batch":
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            kept = []
+        else:
+            message = await waiting
+            consumer.deliver("b")
+            await receiver.aclose()
+            kept = [message.value]
+    assert kept == {"batch": ["a"], "cancelled batch": [], "receiver": ["a"]}[how]
+    assert consumer.settled_leases == []
+    backend.hold.set()
+    await until(lambda: len(consumer.settled_leases) == 1)
+    await kv.close()
 
 
 async def test_a_receiver_that_ends_insists_on_the_verdict_of_what_it_could_not_read(
