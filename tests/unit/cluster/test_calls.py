@@ -3,15 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster import ClusterBackend, calls, keeper
+from kvorum.cluster import ClusterBackend, calls, client, keeper
 from kvorum.cluster.calls import Calls
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
+from kvorum.cluster.heartbeat import Heartbeat
 from tests.unit.cluster.conftest import Connect
 from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream
 
@@ -218,8 +220,9 @@ async def consuming(backend: ClusterBackend, node: FakeNode) -> object:
 
 
 async def test_a_consumer_brings_a_heartbeat_of_the_same_session(
-    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend
+    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client, "REST_AFTER", 0.1)
     await backend.read(pb.Read(keys=[b"a"]), timeout=5)
     assert not any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
     consumer = await consuming(backend, nodes[0])
@@ -228,6 +231,19 @@ async def test_a_consumer_brings_a_heartbeat_of_the_same_session(
     assert stream.hello.cluster_id == state.cluster_id
     await consumer.close()  # type: ignore[attr-defined]
     await until(lambda: not beats(nodes[0]))
+
+
+async def test_consumers_that_follow_each_other_share_a_heartbeat(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    """As those of a program that asks for a batch again and again: each would have its thread and its connection."""
+    with mock.patch.object(Heartbeat, "rest", autospec=True, side_effect=Heartbeat.rest) as rest:
+        for _ in range(5):
+            consumer = await consuming(backend, nodes[0])
+            await consumer.close()  # type: ignore[attr-defined]
+        assert rest.call_count == 0 and len(beats(nodes[0])) == 1
+        await backend.close()
+    assert not any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
 
 
 async def test_a_heartbeat_follows_the_leader(nodes: list[FakeNode], state: FakeState, backend: ClusterBackend) -> None:
