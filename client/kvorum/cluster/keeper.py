@@ -368,8 +368,8 @@ class Keeper:
         if frame.watches:
             self._watches.events(frame.watches)
             self.newest = max(self.newest, *(max(event.read_versionstamp, event.through) for event in frame.watches))
-            if self._watches.has_stops:
-                self.wake()
+        if self._watches.has_stops or self._reads.has_place:
+            self.wake()
         if frame.deliveries:
             self._consumers.deliveries(frame.deliveries, self._writes.session_id)
         if frame.HasField("session") and self._session_asked:

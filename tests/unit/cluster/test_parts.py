@@ -7,14 +7,18 @@ import pytest
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster import ClusterBackend
 from kvorum.cluster.consumers import MAX_BYTES as MOST_CONSUMERS
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.deadlines import Deadlines
-from kvorum.cluster.reads import Reads
+from kvorum.cluster.reads import MAX_LISTS, Reads
 from kvorum.cluster.route import AVOIDED, Route, name, parse
 from kvorum.cluster.watches import MAX_BYTES as MOST_WATCHES
 from kvorum.cluster.watches import Watches
+from tests.unit.cluster.fake_node import FakeNode, FakeStream
+
+OVERLOADED = pb.READ_STATUS_OVERLOADED
 
 # ---- deadlines
 
@@ -377,6 +381,48 @@ def test_a_node_cannot_fill_memory_with_slices(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(20):
         reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"k" * 100)])])
     assert isinstance(promise.error, errors.Unavailable)
+
+
+def test_no_more_lists_are_on_the_stream_than_keep_a_node_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.reads.MAX_LISTS", 20)
+    reads = Reads(Counters())
+    promises = []
+    for _ in range(20 + 10):
+        promises.append(ReadPromise())
+        reads.submit(pb.Read(ranges=[pb.ReadRange(end=b"z")]), promises[-1], 1.0)
+    submit(reads)
+    first = asked(reads)
+    assert len(first) == 20 + 1 and not reads.has_place
+    promises[0].error = errors.Closed()  # cancelled: the node does not know of it
+    assert asked(reads) == []
+    reads.answered([pb.ReadResult(id=2, more=True, ranges=[rows(b"a")])])
+    assert not reads.has_place
+    reads.answered([pb.ReadResult(id=number, status=status) for number, status in ((1, 1), (2, 1), (3, OVERLOADED))])
+    assert reads.has_place and asked(reads) == [20 + number for number in (1, 2, 3)]
+    reads.connection_lost()
+    assert len(asked(reads)) == 20 + 1
+
+
+async def test_lists_that_wait_for_a_place_go_when_others_are_answered(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    under_way: list[int] = []
+    most = 0
+
+    async def answer_some(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        nonlocal most
+        under_way.extend(read.id for read in frame.reads)
+        most = max(most, len(under_way))
+        answers, under_way[:] = under_way[:50], under_way[50:]
+        found = [pb.ReadResult(id=number, status=pb.READ_STATUS_OK, ranges=[rows(b"k")]) for number in answers]
+        stream.send(pb.ServerFrame(reads=found))
+        return True
+
+    nodes[0].hook = answer_some
+    read = pb.Read(ranges=[pb.ReadRange(end=b"z")])
+    asking = [backend.read(pb.Read.FromString(read.SerializeToString()), timeout=30) for _ in range(4 * MAX_LISTS)]
+    found = await asyncio.gather(*asking)
+    assert len(found) == 4 * MAX_LISTS and MAX_LISTS - 50 < most <= MAX_LISTS
 
 
 def test_reads_are_bounded() -> None:
