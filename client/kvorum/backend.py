@@ -5,10 +5,13 @@ only passes on.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import KvorumError
+
+QUESTIONS: Final = frozenset(("peek", "queues", "topics", "schedules", "tokens", "who_am_i"))
+"""Kinds of queue calls that change nothing."""
 
 
 class WriteOutcome(NamedTuple):
@@ -123,8 +126,8 @@ class Backend(Protocol):
     async def queue_call(self, call: pb.QueueCall, *, timeout: float) -> pb.QueueReply:
         """Ask or change something about queues (its `id` is the backend's to set). The answer's status is OK.
 
-        Errors: InvalidArgument, Overloaded, NoSpace, DeadlineExceeded, Unavailable, Closed. A change that ends with
-        one of the last three may have been made; repeating it is harmless.
+        Errors: InvalidArgument, Overloaded, NoSpace, DeadlineExceeded, Unavailable, Closed; OutcomeUnknown of a change
+        that may have been made, also in part: repeating it is harmless.
         """
         ...
 

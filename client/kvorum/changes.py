@@ -196,6 +196,8 @@ class Follower(ReadByAsyncFor):
         self._timeout = timeout
         self._keys_only = keys_only
         self._watch: RangeWatch | None = None
+        self._catching_up: RangeWatch | None = None
+        """That of a listing which is not complete yet."""
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -227,6 +229,10 @@ class Follower(ReadByAsyncFor):
             except Compacted:
                 if not left:
                     raise
+            except Closed:
+                if self._closed or self._link.closed:
+                    return None
+                raise
         return None
 
     async def _list(self) -> Listing | None:
@@ -239,6 +245,8 @@ class Follower(ReadByAsyncFor):
             read.ranges.add(start=start, end=self._selected.end, limit=limits.MAX_READ_ENTRIES)
             read.ranges[0].keys_only = self._keys_only
             answer = await self._link.backend.read(read, timeout=self._timeout)
+            if self._closed:
+                return None
             page = answer.ranges[0].entries
             rows.update((row.key, row) for row in page)
             stamps.append(answer.read_versionstamp)
@@ -247,11 +255,12 @@ class Follower(ReadByAsyncFor):
             lasts.append(page[-1].key)
             start = page[-1].key + b"\0"
         watch = RangeWatch(self._selected, stamps[0].hex(), self._link, keys_only=self._keys_only, progress=False)
+        self._catching_up = watch
         through = stamps[0]
         try:
             while True:
                 event = await watch.next_raw()
-                if event is None:
+                if event is None or self._closed:
                     return None
                 for change in event.changes:
                     key = change.entry.key
@@ -264,18 +273,22 @@ class Follower(ReadByAsyncFor):
                 through = max(through, event.through)
                 if event.through and through >= stamps[-1]:
                     break
+            entries = [found(rows[key], keys_only=self._keys_only) for key in sorted(rows)]
         except BaseException:
             await watch.aclose()
             raise
+        finally:
+            self._catching_up = None
         watch.begin_at(through)
         self._watch = watch
-        return Listing([found(rows[key], keys_only=self._keys_only) for key in sorted(rows)], through.hex())
+        return Listing(entries, through.hex())
 
     async def aclose(self) -> None:
         """End it, also for a task that waits for its next event."""
         self._closed = True
-        if self._watch is not None:
-            await self._watch.aclose()
+        for watch in (self._watch, self._catching_up):
+            if watch is not None:
+                await watch.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ from typing import Any
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum._version import __version__
-from kvorum.backend import WriteOutcome
+from kvorum.backend import QUESTIONS, WriteOutcome
 from kvorum.entry import packed
 from kvorum.link import wrong_loop
 from kvorum_raft.errors import RaftError
@@ -289,13 +289,20 @@ class EmbeddedBackend:
         if call.WhichOneof("call") in _TOKENS:
             raise errors.InvalidArgument("a database in a folder has no tokens: whoever opens it may do everything")
         future: asyncio.Future[pb.QueueReply] = self._loop.create_future()
+        changes = call.WhichOneof("call") not in QUESTIONS
         under_way = self._service.calls.submit(call, partial(_resolve, future))
         self._calls.add(future)
         try:
             async with asyncio.timeout(timeout):
                 reply = await future
         except TimeoutError:
-            raise errors.DeadlineExceeded(f"not done within {timeout:g} s; it may be done in part") from None
+            if changes:
+                raise errors.OutcomeUnknown(f"not done within {timeout:g} s; it may be done in part") from None
+            raise errors.DeadlineExceeded(f"not answered within {timeout:g} s") from None
+        except errors.Closed as error:
+            if changes:
+                raise errors.OutcomeUnknown(f"{error}; the change may be made, or made in part") from None
+            raise
         finally:
             self._calls.discard(future)
             under_way.cancel()

@@ -1,13 +1,16 @@
 """Calls about queues under way.
 
 They go to the leader. What changes something may be repeated after an unknown outcome (its second run finds its work
-done), so all of them are questions that are asked again. No I/O, no clock.
+done), so all of them are questions that are asked again. A change that ends without an answer, after an attempt that
+may have made it, ends with an unknown outcome. No I/O, no clock.
 """
 
 from collections import deque
 from typing import Final
 
+from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.backend import QUESTIONS
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.questions import Promise, Question, Questions
 
@@ -61,8 +64,14 @@ class Calls(Questions[PendingCall, pb.QueueReply]):
             count += 1
         return count
 
+    def give_up(self, question: PendingCall, error: errors.KvorumError) -> None:
+        """End a call without an answer: a change that may have been made with OutcomeUnknown."""
+        if (question.in_doubt or question.on_stream) and question.call.WhichOneof("call") not in QUESTIONS:
+            error = errors.OutcomeUnknown(f"{error}; the change may have been made, and repeating it is harmless")
+        super().give_up(question, error)
+
     def _wait(self, question: PendingCall) -> None:
-        self._waiting.append(question)
+        self._join(self._waiting, question)
 
     def _wait_for_nothing(self) -> None:
         self._waiting.clear()

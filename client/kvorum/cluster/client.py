@@ -10,7 +10,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from kvorum import errors, limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -35,6 +35,10 @@ from kvorum.durations import shown_seconds
 from kvorum.link import wrong_loop
 from kvorum.process import THIS
 from kvorum.tls import ChannelTls
+
+REST_AFTER: Final = 5.0
+"""Seconds for which the heartbeat goes on when nothing depends on it any more: who asks for a batch of messages again
+and again has a consumer each time, and a thread and a connection for each would be most of the work."""
 
 
 class ClusterBackend:
@@ -92,6 +96,7 @@ class ClusterBackend:
             tls=tls,
             place=self._route.known_place,
         )
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._heartbeat_fits = connect is Connection
         """The connections are real ones."""
         self._under_way = UnderWay(self._writes, self._reads, self._points, self._calls, self._watches, self._consumers)
@@ -279,6 +284,7 @@ class ClusterBackend:
         try:
             return await connection.status(deadline - self._loop.time(), self._token)
         except NodeFailed as failure:
+            self._check_usable()
             raise errors.Unavailable(f"{name(connection.address)}: {failure.problem}") from failure
 
     def statistics(self) -> dict[str, float]:
@@ -297,7 +303,7 @@ class ClusterBackend:
         self._read_deadlines.close()
         self._batch_deadlines.close()
         self._call_deadlines.close()
-        self._heartbeat.rest()
+        self._rest()
         await self._keeper.stop()
         await self._heartbeat.close()
         await self._returns.ended()
@@ -306,12 +312,25 @@ class ClusterBackend:
 
     def _keep_leases(self) -> None:
         """Have the heartbeat hold the session while anything depends on it."""
-        if not self._consumers.leasing or self._closed:
-            self._heartbeat.rest()
+        if self._closed or not self._heartbeat_fits:
             return
+        if not self._consumers.leasing:
+            if self._rest_timer is None:
+                self._rest_timer = self._loop.call_later(REST_AFTER, self._rest)
+            return
+        self._forget_rest()
         leader, session = self._keeper.leading, self._writes.session_id
-        if leader is not None and session and self._heartbeat_fits:
+        if leader is not None and session:
             self._heartbeat.beat(Wanted(session, leader, self._keeper.cluster_id))
+
+    def _rest(self) -> None:
+        self._forget_rest()
+        self._heartbeat.rest()
+
+    def _forget_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _wake(self) -> None:
         self._keeper.wake()

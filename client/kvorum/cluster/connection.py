@@ -233,6 +233,11 @@ class Connection:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 raise errors.Unauthenticated(error.details() or "the node knows no such token") from error
             raise NodeFailed((await self._explain(error))[0]) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise NodeFailed("connection closed") from None  # so gRPC ends the calls of a channel that is closed
         assert isinstance(answer, pb.StatusResponse)
         return answer
 

@@ -32,6 +32,8 @@ MAX_ENDED: Final = 500
 """Consumers that have ended, and may have been granted something since."""
 ENDED_AGE: Final = 10.0
 """Seconds after which nothing can come any more for one that has ended on a sound connection."""
+MAX_BYTES: Final = 262_144
+"""Bytes of registrations and reports in one frame, after which no more go into it."""
 NOWHERE: Final = RESERVED + "ended"
 """A queue that nobody sends to."""
 REMEMBERED: Final = 4_096
@@ -286,14 +288,14 @@ class Consumers:
 
     def fill(self, frame: pb.ClientFrame, session: bytes, operations: int) -> int:
         """Put registrations, ends and started reports into a frame; `session` must not be empty."""
-        count = 0
+        count = size = 0
         self._forget_old()
         places = MAX_CONSUMERS - len(self._on_stream)  # the node counts those that this frame stops as well
         while self._to_stop and count < operations:
             frame.stop_consumers.append(number := self._to_stop.popleft())
             self._on_stream.discard(number)
             count += 1
-        while self._to_start and count < operations and places > 0:
+        while self._to_start and count < operations and places > 0 and size < MAX_BYTES:
             consumer = self._to_start.pop(next(iter(self._to_start)))
             if consumer.closed and consumer.session != session:
                 del self._ended[consumer.id]  # its leases ended with its session
@@ -323,10 +325,12 @@ class Consumers:
             for lease_id, held in consumer.held.items():
                 if held.session == session and not consumer.take:
                     start.held.add(message_id=held.message_id, lease_id=lease_id, started=held.started)
+            size += start.ByteSize()
             count += 1
-        while self._to_report and count < operations:
+        while self._to_report and count < operations and size < MAX_BYTES:
             consumer = self._to_report.pop(next(iter(self._to_report)))
-            frame.started.add(consumer=consumer.id, lease_ids=consumer.to_report)
+            report = frame.started.add(consumer=consumer.id, lease_ids=consumer.to_report)
+            size += report.ByteSize()
             consumer.to_report.clear()
             count += 1
         if self._to_start and not places:

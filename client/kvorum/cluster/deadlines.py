@@ -5,7 +5,8 @@ heap until it would have fired; one heap of our own has the second fault too. So
 ms, each a dict without values: putting in and taking out is one operation, what has ended is really gone, and those of
 one bucket expire in the order in which they came. A heap holds only
 the buckets' numbers, and one timer waits for the first bucket that is not empty, so that a busy client with timeouts
-of 10 s wakes up for nothing only a few times a second.
+of 10 s wakes up for nothing only a few times a second. Buckets that were emptied long before their time, as those of
+calls that may take days, are thrown away when there are many.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from typing import Final, Generic, TypeVar
 
 WIDTH: Final = 0.01
 """Seconds that one bucket spans: a call ends at most this late, and never early."""
+MANY: Final = 4_096
+"""Buckets, when it is looked for the first time whether there are empty ones."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -29,12 +32,15 @@ class Deadlines(Generic[T]):
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0
+        self._look_at = MANY
 
     def add(self, deadline: float, item: T) -> dict[T, None]:
         """Put an item in; the returned bucket's `pop(item, None)` takes it out again."""
         number = int(deadline / WIDTH) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
+            if len(self._order) >= self._look_at:
+                self._forget_empty()
             bucket = self._buckets[number] = {}
             heapq.heappush(self._order, number)
             if self._timer is None or number < self._timer_for:
@@ -49,6 +55,13 @@ class Deadlines(Generic[T]):
             self._timer = None
         self._buckets.clear()
         self._order.clear()
+
+    def _forget_empty(self) -> None:
+        """In place, since `_ring` may be at work."""
+        self._order[:] = sorted(number for number in self._order if self._buckets[number])
+        for number in [number for number, bucket in self._buckets.items() if not bucket]:
+            del self._buckets[number]
+        self._look_at = max(MANY, 2 * len(self._order))
 
     def _set_timer(self, number: int) -> None:
         if self._timer is not None:

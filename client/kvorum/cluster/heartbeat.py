@@ -36,6 +36,8 @@ _LONGEST_PAUSE: Final = 0.5
 """Seconds before the next node is tried; doubled with each failure."""
 _HINTS: Final = 3
 """Hints in a row that are followed at once: nodes may point at each other."""
+_STEADY: Final = 0.5
+"""Seconds that a stream to a leader must last to make failures forgotten."""
 _PULSE: Final = 0.25
 """Seconds between looks at a connection."""
 _MAX_DEAD: Final = 64
@@ -87,11 +89,19 @@ class Heartbeat:
             stream = self._stream
             self._changed.clear()
             if not self._running:
-                self._running = True
-                self._ended.clear()
-                threading.Thread(target=self._run, name="kvorum-heartbeat", daemon=True).start()
+                self._start()
         if before is not None and before.session != wanted.session and stream is not None:
             stream.end()
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._run, name="kvorum-heartbeat", daemon=True).start()
+        except RuntimeError as error:
+            # No thread is left. The client's own connection goes on, and the next `beat` tries again.
+            logger.warning("no heartbeat of leases: %s; they may lapse while the event loop is blocked", error)
+            return
+        self._running = True
+        self._ended.clear()
 
     def rest(self) -> None:
         """Nothing is to be kept alive any more."""
@@ -144,6 +154,7 @@ class Heartbeat:
                 address = hint or self._addresses[turn % len(self._addresses)]
                 stream = self._stream = _Stream(address, self._hello(wanted), self._tls, dead, self._place)
             turn += hint is None
+            begun = time.monotonic()
             stream.hold()
             with self._lock:
                 self._stream = None
@@ -154,7 +165,7 @@ class Heartbeat:
                 if len(dead) > _MAX_DEAD:  # hints are the nodes' to choose, memory is ours
                     dead.clear()
                 dead[address] = term
-            failures = 0 if stream.led else failures + 1
+            failures = 0 if stream.led and time.monotonic() - begun >= _STEADY else failures + 1
             if failures > (1 if hint is None else _HINTS):
                 self._changed.wait(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 2, 10)))
 
@@ -190,7 +201,7 @@ class _Stream:
         self.answered = False
         """It spoke to us."""
         self.led = False
-        """It led for a while."""
+        """It did, at some moment."""
         self.hint: Address | None = None
         """Where to go next."""
         self.term = 0

@@ -368,8 +368,8 @@ class Keeper:
         if frame.watches:
             self._watches.events(frame.watches)
             self.newest = max(self.newest, *(max(event.read_versionstamp, event.through) for event in frame.watches))
-            if self._watches.has_stops:
-                self.wake()
+        if self._watches.has_stops or self._reads.has_place:
+            self.wake()
         if frame.deliveries:
             self._consumers.deliveries(frame.deliveries, self._writes.session_id)
         if frame.HasField("session") and self._session_asked:
@@ -443,7 +443,7 @@ class Keeper:
         problem = refused(opened.status, opened.message)
         if problem is not None:
             # Nothing of what waits for a session was sent; what comes later may fare better.
-            self._writes.give_up_all("", lambda: type(problem)(*problem.args))
+            self._writes.give_up_all(f"no session was opened: {problem}", lambda: type(problem)(*problem.args))
             self._consumers.end_all(lambda: type(problem)(*problem.args))
             self._session_timer = self._loop.call_later(MAX_RETRY, self._ask_again)
         elif session_id:

@@ -71,6 +71,10 @@ class Batch:
         self.attempts = 0
         self.last_refusal = ""
 
+    def asks_like(self, other: "Batch") -> bool:
+        """They are two only because they end at different times: together they are sent like one."""
+        return self.consistency == other.consistency and self.max_age_ms == other.max_age_ms
+
     def keep_rest(self) -> None:
         """Forget what is answered, or whose caller is gone."""
         rest = [(key, promise) for key, promise in zip(self.keys, self.promises, strict=True) if not promise.done()]
@@ -213,7 +217,12 @@ class Points:
         `newest` is the newest state that this client has seen."""
         count = 0
         for lane in (self._strong, self._local) if leading else (self._local,):
-            while lane.may_send() and count + len(lane.waiting[0].keys) <= operations:
+            begun, last = count, None
+            while lane.may_send() or (
+                last and lane.waiting and lane.waiting[0].asks_like(last) and count < begun + FULL
+            ):
+                if count + len(lane.waiting[0].keys) > operations:
+                    break
                 batch = lane.waiting.popleft()
                 if batch is lane.open:
                     lane.open = None
@@ -226,6 +235,7 @@ class Points:
                 elif self.known:
                     self._send(frame.point_reads.add(), batch, lane, newest)
                     count += len(batch.keys)
+                    last = batch
                 else:
                     self._end(batch)
                     self._otherwise(batch)

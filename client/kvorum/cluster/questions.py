@@ -4,13 +4,18 @@ A question goes onto a stream, and onto the next one if that breaks. A refusal t
 `retry_refused`; one that will not ends the question with an error, as its deadline does. No I/O, no clock.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster.counters import Counters
 from kvorum.rights import refused as refusal
+
+SPARE: Final = 1_000
+"""Questions beyond twice those that are alive that may be in a line: nobody takes from it while there is no leader, and
+those that were given up stay in it."""
 
 _Answer_contra = TypeVar("_Answer_contra", contravariant=True)
 
@@ -37,7 +42,7 @@ A = TypeVar("A", bound=Answer)
 class Question(Generic[A]):
     """Something that was not answered yet."""
 
-    __slots__ = ("attempts", "id", "last_refusal", "on_stream", "overloaded", "promise", "timeout")
+    __slots__ = ("attempts", "id", "in_doubt", "last_refusal", "on_stream", "overloaded", "promise", "timeout")
 
     def __init__(self, promise: Promise[A], timeout: float) -> None:
         self.id = 0
@@ -45,6 +50,8 @@ class Question(Generic[A]):
         self.timeout = timeout
         self.attempts = 0
         self.on_stream = False
+        self.in_doubt = False
+        """An attempt ended without a definite answer."""
         self.last_refusal = ""
         self.overloaded = False
         """The last refusal was about room."""
@@ -115,6 +122,7 @@ class Questions(Generic[Q, A]):
         self._later.clear()
         self._wait_for_nothing()
         for question in self._live.values():
+            question.in_doubt |= question.on_stream
             question.on_stream = False
             self._begin_anew(question)
             self._wait(question)
@@ -124,6 +132,14 @@ class Questions(Generic[Q, A]):
         for question in self._later:
             self._wait(question)
         self._later.clear()
+
+    def _join(self, line: deque[Q], question: Q) -> None:
+        """Put a question at the end of a line."""
+        if len(line) > 2 * len(self._live) + SPARE:
+            alive = [waiting for waiting in line if not waiting.promise.done()]
+            line.clear()
+            line.extend(alive)
+        line.append(question)
 
     def _put_on_stream(self, question: Q) -> None:
         """It is in the frame that goes next."""
@@ -158,6 +174,8 @@ class Questions(Generic[Q, A]):
             else:
                 refused = True
                 no_leader |= answer.status == pb.READ_STATUS_NO_LEADER
+                # What was lost with the leader is answered so as well.
+                question.in_doubt |= answer.status == pb.READ_STATUS_NO_LEADER
                 self._begin_anew(question)
                 question.overloaded = answer.status == pb.READ_STATUS_OVERLOADED
                 question.last_refusal = answer.message or status_name(answer.status)

@@ -1,6 +1,12 @@
-"""Reads under way: questions that are asked again, since a read changes nothing. No I/O, no clock."""
+"""Reads under way: questions that are asked again, since a read changes nothing. No I/O, no clock.
+
+A node reads a few lists of a client at a time, and turns away those for which it has no place, or ends the stream. So
+no more of them are on the stream than keep it busy. Those that were cancelled keep their places until they are
+answered: the node does not know of it.
+"""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from kvorum import errors, limits
@@ -11,6 +17,10 @@ from kvorum.entry import packed
 
 MAX_PENDING: Final = 65_536
 """Reads that may be under way."""
+MAX_LISTS: Final = 128
+"""Reads of ranges on the stream; a node reads 32 of one connection at a time."""
+MAX_BYTES: Final = 262_144
+"""Bytes of reads in one frame, after which no more go into it."""
 MAX_ANSWER: Final = limits.MAX_READ_ENTRIES * (limits.MAX_VALUE_SIZE + limits.MAX_WRITE_KEY_SIZE + 64)
 """Bytes of the largest answer to the largest read."""
 
@@ -56,6 +66,10 @@ class Reads(Questions[PendingRead, pb.ReadResult]):
         super().__init__(counters, max_pending)
         self._strong: deque[PendingRead] = deque()
         self._local: deque[PendingRead] = deque()
+        self._strong_lists: deque[PendingRead] = deque()
+        self._local_lists: deque[PendingRead] = deque()
+        self._lists: set[int] = set()
+        """Those on the stream."""
 
     def submit(self, read: pb.Read, promise: Promise[pb.ReadResult], timeout: float) -> PendingRead:
         """Take a read in and give it its id. Errors: Overloaded."""
@@ -66,24 +80,46 @@ class Reads(Questions[PendingRead, pb.ReadResult]):
 
     def fill(self, frame: pb.ClientFrame, operations: int, *, leading: bool) -> int:
         """Put up to `operations` reads into a frame and return their number; strong ones only if the node leads."""
-        count = 0
+        count = size = 0
         append = frame.reads.append
-        for queue in (self._strong, self._local) if leading else (self._local,):
-            while queue and count < operations:
+        lists = self._lists
+        lines = (self._strong_lists, self._local_lists, self._strong, self._local)
+        for queue in lines if leading else (self._local_lists, self._local):
+            are_lists = queue is self._strong_lists or queue is self._local_lists
+            while queue and count < operations and size < MAX_BYTES and not (are_lists and len(lists) >= MAX_LISTS):
                 pending = queue.popleft()
                 if pending.promise.done() or pending.on_stream:
                     continue
                 self._put_on_stream(pending)
+                if are_lists:
+                    lists.add(pending.id)
                 append(pending.read)
+                size += pending.read.ByteSize()
                 count += 1
         return count
 
+    @property
+    def has_place(self) -> bool:
+        """Lists wait, and there is a place for one."""
+        return bool(self._strong_lists or self._local_lists) and len(self._lists) < MAX_LISTS
+
+    def answered(self, answers: Iterable[pb.ReadResult]) -> bool:
+        """See `Questions.answered`."""
+        if self._lists:
+            self._lists.difference_update([part.id for part in answers if not part.more])
+        return super().answered(answers)
+
     def _wait(self, question: PendingRead) -> None:
-        (self._strong if question.read.consistency == pb.CONSISTENCY_STRONG else self._local).append(question)
+        strong = question.read.consistency == pb.CONSISTENCY_STRONG
+        if question.read.ranges:
+            self._join(self._strong_lists if strong else self._local_lists, question)
+        else:
+            self._join(self._strong if strong else self._local, question)
 
     def _wait_for_nothing(self) -> None:
-        self._strong.clear()
-        self._local.clear()
+        for line in (self._strong, self._local, self._strong_lists, self._local_lists):
+            line.clear()
+        self._lists.clear()
 
     def _begin_anew(self, question: PendingRead) -> None:
         question.slices = None

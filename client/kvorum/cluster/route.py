@@ -20,6 +20,9 @@ nodes learn later than clients that a leader died.
 """
 
 
+_PORT_DIGITS: Final = 5
+
+
 def name(address: Address) -> str:
     """`host:port` as gRPC and people write it."""
     host, port = address
@@ -29,7 +32,9 @@ def name(address: Address) -> str:
 def parse(text: str) -> Address | None:
     """The address in a node's hint; None if it is none."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > _PORT_DIGITS:
+        return None
+    if not 0 < int(port) < 65_536:
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -96,7 +101,8 @@ class Route:
         return address not in self._failed_at or self._clock() - self._failed_at[address][0] >= AVOIDED
 
     def met(self, address: Address, node_id: str) -> None:
-        """A node said who it is."""
+        """A node said who it is, and refused nothing."""
+        self._final.discard(address)
         if address in self._addresses and self._met.get(address) != node_id:
             self._met = {**self._met, address: node_id}
 

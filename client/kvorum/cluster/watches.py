@@ -19,6 +19,8 @@ from kvorum.rights import refused
 
 MAX_WATCHES: Final = 10_000
 """Open watches of one client."""
+MAX_BYTES: Final = 262_144
+"""Bytes of registrations in one frame, after which no more go into it."""
 
 Snapshot = Sequence[pb.KvEntry]
 
@@ -147,14 +149,16 @@ class Watches:
 
     def fill(self, frame: pb.ClientFrame, newest: bytes, operations: int) -> int:
         """Put registrations and their ends into a frame. `newest` is the newest state that the client has seen."""
-        count = 0
+        count = size = 0
         while self._to_stop and count < operations:
             frame.stop_watches.append(self._to_stop.popleft())
             count += 1
-        while self._to_start and count < operations:
+        while self._to_start and count < operations and size < MAX_BYTES:
             watch = self._to_start.pop(next(iter(self._to_start)))
             watch.registered = True
-            frame.watches.append(watch.registration(newest))
+            registration = watch.registration(newest)
+            frame.watches.append(registration)
+            size += registration.ByteSize()
             count += 1
         return count
 

@@ -39,7 +39,7 @@ class Desk:
         self._idle: dict[tuple[str, int, bool], tuple[Line[Any], asyncio.TimerHandle]] = {}
         """Lines of calls that are over, and when they are closed."""
         self._returning: set[asyncio.Task[None]] = set()
-        """Batches of calls that were cut off, on their way back."""
+        """Batches of calls that were cut off, and what listeners have left, on their way back."""
 
     async def call(self, timeout: Duration | None = None, **call: Any) -> pb.QueueReply:
         """See `Backend.queue_call`: `call(purge=pb.Purge(…))`."""
@@ -62,6 +62,8 @@ class Desk:
             await listener.run()
         finally:
             self._listeners.discard(listener)
+            for task in listener.returning:
+                self._go_back(task)
 
     def line(self, make: Make[M], *, queue: str, credits: int, concurrency: int, take: bool, expiring: bool) -> Line[M]:
         """A line of messages, which is closed with the client at the latest."""
@@ -105,7 +107,7 @@ class Desk:
         usable = not (take or line.ending or line.intake.problem is not None or kind in self._idle)
         if not usable or not (more or too_soon):
             try:
-                await asyncio.shield(line.close())
+                await line.leave()
             except asyncio.CancelledError:
                 await asyncio.shield(self._return(line, messages))
                 raise
@@ -115,7 +117,9 @@ class Desk:
 
     def _return(self, line: Line[M], messages: Sequence[M]) -> "asyncio.Task[None]":
         """Have go back what came but will reach nobody."""
-        returning = asyncio.ensure_future(line.put_back(messages))
+        return self._go_back(asyncio.ensure_future(line.put_back(messages)))
+
+    def _go_back(self, returning: "asyncio.Task[None]") -> "asyncio.Task[None]":
         self._returning.add(returning)
         returning.add_done_callback(self._returning.discard)
         return returning

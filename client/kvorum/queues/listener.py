@@ -8,7 +8,8 @@ when the verdict was answered: the node counts the first `concurrency` unsettled
 Two ways to an end. *Stopping*, as closing the client does: no more messages, waiting ones go back at once, running
 handlers get time to finish. *Cancelling* the call: the same, but running handlers are cancelled; their messages are
 ready again at once, with this attempt counted. The same, and an error, when no more messages can come, as from a
-cluster that is not the same any more.
+cluster that is not the same any more. If the client goes on, so does what is on its way back when the listener has
+ended: its leases are renewed for as long as the client lives, and nobody else would get these messages.
 
 One task for each place that was ever in use, none for a message: between messages it is *idle*. A task for each group
 of messages that comes into an empty listener, where 256 come at a time, took 1.4 µs a message more.
@@ -43,7 +44,7 @@ M = TypeVar("M", bound=Delivered)
 
 DEFAULT_CONCURRENCY: Final = 32
 _FAREWELL: Final = 2.0
-"""Seconds in which the last verdicts must be answered when listening ends."""
+"""Seconds for which the last verdicts are waited for when listening ends."""
 
 
 _Verdict = tuple["pb.SettleKind", str, int | None]
@@ -139,6 +140,8 @@ class Listener(Generic[M]):
         self._ending = False
         self._impatient = False
         """Running handlers are being cancelled."""
+        self.returning: list[asyncio.Task[None]] = []
+        """What is left of it when `run` is through: verdicts, and messages on their way back."""
 
     async def run(self) -> None:
         """Listen until `stop` is called. Errors: those of `Backend.consume`, also later, when no more can come."""
@@ -311,7 +314,8 @@ class Listener(Generic[M]):
             message._end(acknowledged=kind == pb.SETTLE_KIND_ACK)
 
     def _gave_up(self) -> bool:
-        return self._impatient
+        """With the client all that is not settled goes back."""
+        return self._impatient and self._intake.link.closed
 
     # ---- the end
 
@@ -323,11 +327,10 @@ class Listener(Generic[M]):
         self._idle.clear()
         if self._clock is not None:
             self._clock.cancel()
-        await self._intake.close()
-        if any(phase is Phase.NEW for phase in self._phases.values()):
-            await asyncio.sleep(0)  # their tasks see that it is over, before anybody cancels them
-        returning = asyncio.ensure_future(self._intake.give_back())
+        returning = asyncio.ensure_future(self._leave())
         try:
+            if any(phase is Phase.NEW for phase in self._phases.values()):
+                await asyncio.sleep(0)  # their tasks see that it is over, before anybody cancels them
             if patience and self._phases:
                 await asyncio.wait(self._phases, timeout=patience)
             self._impatient = True
@@ -336,9 +339,19 @@ class Listener(Generic[M]):
                     task.cancel()
             await asyncio.wait([*self._phases, returning], timeout=_FAREWELL)
         finally:
-            returning.cancel()
-            for task in self._phases:
-                task.cancel()
+            settling = [task for task, phase in self._phases.items() if phase is Phase.SETTLING]
+            self.returning = [task for task in (*settling, returning) if not task.done()]
+            for task, phase in self._phases.items():
+                if phase is Phase.RUNNING:
+                    task.cancel()
+            if self._intake.link.closed:
+                for task in self.returning:
+                    task.cancel()
+
+    async def _leave(self) -> None:
+        """Its first step comes after those of all tasks that are new: what they have got goes back as well."""
+        await self._intake.close()
+        await self._intake.give_back()
 
 
 def _failed(messages: Sequence[Delivered], error: BaseException) -> _Verdict:

@@ -7,7 +7,7 @@ by its lease: messages may be settled long after the iterator has ended.
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
@@ -19,6 +19,10 @@ from kvorum.queues.intake import Intake, Make, whole_number
 from kvorum.queues.settling import Settler
 
 M = TypeVar("M", bound=Delivered)
+
+_FAREWELL: Final = 2.0
+"""Seconds for which whoever closes a line waits for what goes back, which goes on by itself then: it may take until
+there is a leader again."""
 
 
 class Line(Generic[M]):
@@ -57,6 +61,8 @@ class Line(Generic[M]):
         self._wake = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
         """Messages that cannot be decoded, on their way back."""
+        self._back: asyncio.Task[None] | None = None
+        """What was put back."""
         self._out: pb.Delivery | None = None
         """The message that was handed out last."""
         self._held: weakref.WeakSet[M] = weakref.WeakSet()
@@ -87,7 +93,7 @@ class Line(Generic[M]):
             try:
                 message = intake.message(delivery)
             except DataError as error:
-                task = asyncio.ensure_future(intake.undecodable(delivery, error, self._is_ending))
+                task = asyncio.ensure_future(intake.undecodable(delivery, error, self._gave_up))
                 self._aside.add(task)
                 task.add_done_callback(self._aside.discard)
                 intake.finish(delivery)
@@ -98,8 +104,9 @@ class Line(Generic[M]):
             return message
         return None
 
-    def _is_ending(self) -> bool:
-        return self.ending
+    def _gave_up(self) -> bool:
+        """With the client all that is not settled goes back."""
+        return self.intake.link.closed
 
     async def next(self) -> M | None:
         """Wait for the next message; None at the end. A wait that is cancelled loses nothing.
@@ -153,12 +160,20 @@ class Line(Generic[M]):
             self._closing = asyncio.ensure_future(self._close())
         return self._closing
 
+    async def leave(self) -> None:
+        """Close, and wait a while for what goes back."""
+        await asyncio.wait([self.close()], timeout=_FAREWELL)
+
     async def put_back(self, messages: Sequence[M]) -> None:
-        """Close, and return also these, which were handed out to nobody."""
+        """As `leave`, and return also these, which were handed out to nobody."""
         for message in reversed(messages):
             message.settled = True  # by going back
             self.intake.waiting.appendleft(message._delivery)
-        await self.close()
+        self._back = asyncio.ensure_future(self._put_back())
+        await asyncio.wait([self._back], timeout=_FAREWELL)
+
+    async def _put_back(self) -> None:
+        await asyncio.wait([self.close()])
         await self.intake.give_back()  # what closing was too late for
 
     async def _close(self) -> None:
@@ -207,8 +222,8 @@ class Receiver(ReadByAsyncFor, Generic[M]):
         return await self._line.next()
 
     async def aclose(self) -> None:
-        """End it, also for a task that waits for its next message."""
-        await asyncio.shield(self._line.close())
+        """End it, also for a task that waits for its next message. What goes back is waited for two seconds at most."""
+        await self._line.leave()
 
     async def __aenter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from kvorum.errors import (
     DeadlineExceeded,
     InvalidArgument,
     KvorumError,
+    OutcomeUnknown,
     Overloaded,
     RemoteError,
     RequestTimeout,
@@ -61,30 +62,38 @@ class Requester:
         message.ttl_ms = max(1, int(within * 1000))
         correlation = secrets.token_bytes(8)
         answer: asyncio.Future[Any] = loop.create_future()
-        sent = False
         try:
+            await self._opened(deadline, within)
+            headers = pb.Headers.FromString(message.headers)
+            headers.reply_to, headers.correlation = self._inbox, correlation
+            set_headers(message, headers)
+            op = pb.AtomicWrite(enqueues=(message,)).SerializeToString()
+            self._waiting[correlation] = answer
+            # It knows best when its time is over, and whether it may have been applied by then.
+            commit_result(await self._link.backend.write(op, timeout=max(0.001, deadline - loop.time())))
             async with asyncio.timeout_at(deadline):
-                await self._open()
-                headers = pb.Headers.FromString(message.headers)
-                headers.reply_to, headers.correlation = self._inbox, correlation
-                set_headers(message, headers)
-                op = pb.AtomicWrite(enqueues=(message,)).SerializeToString()
-                self._waiting[correlation] = answer
-                sent = True
-                commit_result(await self._link.backend.write(op, timeout=max(0.001, deadline - loop.time())))
                 return await answer
+        except OutcomeUnknown:
+            if loop.time() < deadline:
+                raise
+            raise _too_late(queue, within) from None
         except TimeoutError as error:
             if isinstance(error, KvorumError):
-                raise  # a deadline of its own, which says more
-            if not sent:
-                raise DeadlineExceeded(f"the request was not sent within {shown_seconds(within)}") from None
-            raise RequestTimeout(
-                f"no answer from queue {queue!r} within {shown_seconds(within)}; the request may have been handled"
-            ) from None
+                raise  # it was not sent
+            raise _too_late(queue, within) from None
         finally:
             self._waiting.pop(correlation, None)
             if answer.done() and not answer.cancelled():
                 answer.exception()
+
+    async def _opened(self, deadline: float, within: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._open()
+        except TimeoutError as error:
+            if isinstance(error, KvorumError):
+                raise
+            raise DeadlineExceeded(f"the request was not sent within {shown_seconds(within)}") from None
 
     async def _open(self) -> None:
         if self._opening is None:
@@ -147,3 +156,9 @@ class Requester:
         if intake is not None:
             await intake.close()
         self._fail(Closed("the client was closed before the answer came", outcome="unknown"))
+
+
+def _too_late(queue: str, within: float) -> RequestTimeout:
+    return RequestTimeout(
+        f"no answer from queue {queue!r} within {shown_seconds(within)}; the request may have been handled"
+    )

@@ -65,8 +65,9 @@ class Settler:
     async def settle(self, verdict: pb.Settle, timeout: float) -> Outcome:
         """Repeat until the answer is definite, for `timeout` seconds.
 
-        Returns, and does not raise: StaleLease; OutcomeUnknown also where a repeat found the lease stale, which an
-        earlier attempt that did arrive makes of it; DeadlineExceeded, NoSpace, Closed and others with nothing changed.
+        Returns, and does not raise: StaleLease; OutcomeUnknown also where a repeat was refused after an attempt without
+        an answer, which makes the lease stale if it did arrive; DeadlineExceeded, NoSpace, Closed and others with
+        nothing changed.
         """
         # As `settle_all` of one, with three coroutines less on the way of each acknowledgement: 0.8 µs.
         loop = asyncio.get_running_loop()
@@ -128,9 +129,9 @@ class Settler:
                         await asyncio.sleep(pause)
                         pause = min(pause * 2, _LONGEST_PAUSE)
                     last = await self._once(loop, verdict)
-                    if in_doubt and isinstance(last, (StaleLease, MessageGone)):
-                        return OutcomeUnknown(f"an attempt without an answer may have been applied; now: {last}")
                     if last is None or not _repeatable(last):
+                        if last is not None and in_doubt:
+                            return OutcomeUnknown(f"an attempt without an answer may have been applied; now: {last}")
                         return last
                     in_doubt |= isinstance(last, OutcomeUnknown)
         except TimeoutError:

@@ -5,7 +5,7 @@ from typing import Final
 
 from kvorum.errors import DataError
 from kvorum.limits import MAX_VALUE_DEPTH
-from kvorum.v8.format import DOUBLE, HEADER, READABLE, Rest, moment_of, number_of
+from kvorum.v8.format import DOUBLE, HEADER, MAX_EXACT, READABLE, Rest, moment_of, number_of
 
 _BUFFER: Final = object()
 """Stands in `refs` for an ArrayBuffer whose view is what counts."""
@@ -126,6 +126,8 @@ def _read_object(data: bytes, pos: int, refs: list[object], depth: int) -> tuple
 def _property(name: object) -> str:
     """Property names that are array indexes are stored as numbers."""
     if type(name) is int:
+        if not -MAX_EXACT <= name <= MAX_EXACT:  # no JS number, and Python may refuse to write it out
+            raise _Malformed("a property name is a BigInt")
         return str(name)
     if type(name) is float:
         if name.is_integer():

@@ -48,12 +48,17 @@ async def test_a_call_has_a_deadline_and_ends_with_the_database(tmp_path: Path) 
     backend = await open_embedded(tmp_path / "app.kv")
     with pytest.raises(errors.DeadlineExceeded):
         await backend.queue_call(pb.QueueCall(queues=pb.ListQueues()), timeout=0.0)
+    with pytest.raises(errors.OutcomeUnknown, match="may be done in part"):
+        await backend.queue_call(pb.QueueCall(purge=pb.Purge(queue="q")), timeout=0.0)
     backend._service.lists.begin = lambda job: True  # type: ignore[method-assign]  # a list that is never read
     waiting = asyncio.create_task(call(backend, queues=pb.ListQueues()))
+    changing = asyncio.create_task(call(backend, purge=pb.Purge(queue="q")))
     await asyncio.sleep(0)
     await backend.close()
     with pytest.raises(errors.Closed):
         await waiting
+    with pytest.raises(errors.OutcomeUnknown, match="may be made"):
+        await changing
     with pytest.raises(errors.Closed):
         await call(backend, queues=pb.ListQueues())
 

@@ -220,3 +220,49 @@ async def test_p54_a_follower_lists_anew_and_does_not_loop_for_ever() -> None:
     assert len(backend.reads) - reads == MAX_LISTINGS
     await follower.aclose()
     assert await follower.next_event() is None
+
+
+async def test_a_listing_that_cannot_be_read_is_not_passed_over() -> None:
+    """Changes without the listing before them would be a copy with most of it missing."""
+    backend = Pages()
+    backend.put(1, "a", 1)
+    backend.rows[encode_key(("p", "a"))].value = b"\xff"
+    follower = kvorum.Kv(backend).follow(("p",))
+    for _ in range(2):
+        backend.events.put_nowait(changed(backend.now))
+        with pytest.raises(DataError, match="'p', 'a'"):
+            await asyncio.wait_for(anext(follower), PATIENCE)
+    assert backend.watches_ended == 2
+    backend.put(2, "a", 2)
+    backend.events.put_nowait(changed(backend.now))
+    assert isinstance(await asyncio.wait_for(anext(follower), PATIENCE), kvorum.Listing)
+
+
+@pytest.mark.parametrize("where", ["page", "changes"])
+@pytest.mark.parametrize("what", ["follower", "client"])
+async def test_a_follower_that_is_closed_while_it_lists_ends(where: str, what: str) -> None:
+    class Held(Pages):
+        async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
+            if where == "page":
+                await leave.wait()
+                if self.closed:
+                    raise kvorum.errors.Closed(outcome=None)
+            return await super().read(read, timeout=timeout)
+
+        async def close(self) -> None:
+            await super().close()
+            leave.set()
+
+    leave = asyncio.Event()
+    backend = Held()
+    kv = kvorum.Kv(backend)
+    follower = kv.follow(("p",))
+    waiting = asyncio.ensure_future(follower.next_event())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(backend.watched) == (where == "changes")
+    await (follower.aclose() if what == "follower" else kv.close())
+    leave.set()
+    assert await asyncio.wait_for(waiting, PATIENCE) is None
+    assert backend.watches_ended == len(backend.watched)
+    await kv.close()

@@ -380,6 +380,52 @@ async def test_closing_without_a_cluster_is_not_held_up_by_verdicts(
     assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
 
 
+@pytest.mark.parametrize("answer", [None, Unavailable("no leader")], ids=["silence", "refusals"])
+async def test_what_a_cancelled_listener_could_not_give_back_goes_back_later(
+    kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    """The client lives on, and with it the leases: nobody else would ever get these messages."""
+    monkeypatch.setattr(listeners, "_FAREWELL", 0.05)
+    listener = Listening(kv, backend, lambda _: None, concurrency=1, prefetch=1)
+    consumer = await listener.consumer()
+    if answer is None:
+        backend.hold = asyncio.Event()
+    else:
+        backend.answers.extend([answer] * 100_000)
+    messages = [consumer.deliver("settling"), consumer.deliver("waiting")]
+    await until(lambda: bool(backend.writes))
+    listener.task.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait([listener.task])
+    assert consumer.closed and consumer.settled_leases == []
+    backend.writes.clear()
+    backend.answers.clear()
+    if backend.hold is not None:
+        backend.hold.set()
+    await until(lambda: sorted(consumer.settled_leases) == [message.lease_id for message in messages])
+    if answer is not None:
+        assert sorted(kinds(backend)) == [ACK, RETURN]
+    await kv.close()
+
+
+async def test_closing_ends_what_a_cancelled_listener_is_giving_back(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_FAREWELL", 0.05)
+    kv = Kv(backend, timeout=0.05)
+    listener = Listening(kv, backend, lambda _: None, concurrency=1, prefetch=1)
+    consumer = await listener.consumer()
+    backend.hold = asyncio.Event()
+    consumer.deliver("settling")
+    consumer.deliver("waiting")
+    await until(lambda: bool(backend.writes))
+    listener.task.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait([listener.task])
+        await kv.close()
+    assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+
+
 async def test_a_handler_that_holds_on_when_cancelled_does_not_hold_up_closing(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from kvorum.errors import (
     Unavailable,
 )
 from kvorum.queues import desk, settling
+from kvorum.queues import receiver as receivers
 from kvorum.queues.plain import join_plain, plain_head
 from kvorum.values import decode_payload, encode_payload
 from tests.unit.client.fake_backend import FakeBackend, FakeConsumer, refused, stamp
@@ -531,6 +532,70 @@ async def test_a_stale_lease_after_an_unknown_attempt_is_unknown(kv: Kv, backend
         await message.ack()
 
 
+@pytest.mark.parametrize("how", ["batch", "cancelled batch", "receiver"])
+async def test_who_ends_is_not_held_up_by_what_cannot_go_back_now_and_it_goes_back_later(
+    kv: Kv, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(receivers, "_FAREWELL", 0.05)
+    queue = kv.queue("mail")
+    receiver = queue.receive()
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(
+        receiver.next() if how == "receiver" else queue.receive_batch(max=3, wait=100 if how == "batch" else 60_000)
+    )
+    consumer = await opened(backend)
+    backend.hold = asyncio.Event()  # there is no leader
+    consumer.deliver("a")
+    async with asyncio.timeout(30):
+        if how == "batch":
+            consumer.deliver_bytes(b"\xff\x0f?")
+            kept = [message.value for message in await waiting]
+        elif how == "cancelled batch":
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            kept = []
+        else:
+            message = await waiting
+            consumer.deliver("b")
+            await receiver.aclose()
+            kept = [message.value]
+    assert kept == {"batch": ["a"], "cancelled batch": [], "receiver": ["a"]}[how]
+    assert consumer.settled_leases == []
+    backend.hold.set()
+    await until(lambda: len(consumer.settled_leases) == 1)
+    await kv.close()
+
+
+async def test_a_receiver_that_ends_insists_on_the_verdict_of_what_it_could_not_read(
+    kv: Kv, backend: FakeBackend
+) -> None:
+    receiver = kv.queue("mail").receive()
+    waiting = asyncio.ensure_future(receiver.next())
+    consumer = await opened(backend)
+    backend.answers.extend([Unavailable("no leader")] * 5)
+    consumer.deliver_bytes(b"\xff\x0f?")
+    await until(lambda: bool(backend.writes))
+    await receiver.aclose()
+    assert await waiting is None
+    assert [settle.kind for settle in backend.settles] == [RETRY] * 6
+    assert len(consumer.settled_leases) == 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [kvorum.errors.Closed(), kvorum.errors.Unauthenticated("unknown token"), InvalidArgument("too new")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_any_refusal_after_an_unknown_attempt_is_unknown(kv: Kv, backend: FakeBackend, refusal: Any) -> None:
+    message, _ = await received(kv, backend)
+    backend.answers.extend([OutcomeUnknown("lost"), refusal])
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        await message.ack()
+    backend.answers.append(refusal)
+    with pytest.raises(type(refusal)):
+        await message.ack()
+
+
 async def test_an_ack_gives_up_at_its_deadline_truthfully(kv: Kv, backend: FakeBackend) -> None:
     message, _ = await received(kv, backend)
     backend.answers.extend([Unavailable("no leader")] * 10_000)
@@ -716,6 +781,22 @@ async def test_a_request_that_is_not_answered_says_that_it_may_be_done(kv: Kv, b
     with pytest.raises(RequestTimeout, match="no answer from queue 'calc' within 20 ms") as caught:
         await kv.request("calc", 1, timeout=20)
     assert caught.value.outcome == "unknown" and isinstance(caught.value, TimeoutError)
+
+
+async def test_a_request_that_was_not_sent_in_time_says_so(kv: Kv, backend: FakeBackend) -> None:
+    """The backend knows: its call ends by itself, some milliseconds after the deadline."""
+
+    async def late(op: bytes, *, timeout: float) -> Any:
+        await asyncio.sleep(timeout + 0.02)
+        raise problem
+
+    backend.write = late  # type: ignore[method-assign]
+    problem: Exception = kvorum.errors.DeadlineExceeded("no answer within 20 ms (no connection); not applied")
+    with pytest.raises(kvorum.errors.DeadlineExceeded, match="no connection"):
+        await kv.request("calc", 1, timeout=20)
+    problem = OutcomeUnknown("no answer within 20 ms; the write may or may not have been applied")
+    with pytest.raises(RequestTimeout, match="no answer from queue 'calc' within 20 ms"):
+        await kv.request("calc", 1, timeout=20)
 
 
 @pytest.mark.parametrize("options", [{"ttl": 5}, {"dedup_id": "a"}], ids=str)

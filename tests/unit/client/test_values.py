@@ -423,3 +423,10 @@ def test_a_text_alone_is_written_as_one_in_a_list(size: int) -> None:
         header, array, end = b"\xff\x0f", b"A\x01", b"$\x00\x01"
         assert v8.dumps([text]) == header + array + v8.dumps(text)[len(header) :] + end
         assert v8.loads(v8.dumps(text)) == text == v8serialize.loads(v8.dumps(text))
+
+
+@pytest.mark.parametrize("key", ["5a" + "a01f" + "ff" * 2_000, "5a10" + "ff" * 8], ids=["huge", "large"])
+def test_a_bigint_is_no_property_name(key: str) -> None:
+    """Python refuses to write out a huge one, by an error that nobody expects."""
+    with pytest.raises(DataError, match="a property name is a BigInt"):
+        decode_payload(bytes.fromhex("ff0f6f" + key + "30" + "7b01"))

@@ -220,6 +220,7 @@ class FakeNode:
         self.traces = False
         self.thawed = asyncio.Event()
         self.thawed.set()
+        self.asked_for_status = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -263,6 +264,8 @@ class FakeNode:
         self.thawed.set()
 
     async def _status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
+        self.asked_for_status.set()
+        await self.thawed.wait()
         return pb.StatusResponse(node_id=self.id, cluster_id=self.state.cluster_id, role="leader")
 
     async def _stream(self, requests: AsyncIterator[pb.ClientFrame], context: Any) -> AsyncIterator[Any]:

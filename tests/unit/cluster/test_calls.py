@@ -3,15 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cluster import ClusterBackend, calls, keeper
+from kvorum.cluster import ClusterBackend, calls, client, keeper
 from kvorum.cluster.calls import Calls
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
+from kvorum.cluster.heartbeat import Heartbeat
 from tests.unit.cluster.conftest import Connect
 from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream
 
@@ -20,6 +22,10 @@ OK = pb.READ_STATUS_OK
 
 def purge() -> pb.QueueCall:
     return pb.QueueCall(purge=pb.Purge(queue="q"))
+
+
+def look() -> pb.QueueCall:
+    return pb.QueueCall(peek=pb.Peek(queue="q"))
 
 
 def answering(*statuses: "pb.ReadStatus") -> Callable[[FakeStream, pb.ClientFrame], object]:
@@ -94,16 +100,49 @@ async def test_a_call_ends_at_its_deadline_and_says_what_was_last_answered(
         await backend.queue_call(purge(), timeout=0.9)
     nodes[0].hook = lambda stream, frame: asyncio.sleep(0, result=True)
     with pytest.raises(errors.DeadlineExceeded):
+        await backend.queue_call(look(), timeout=0.2)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["not answered", "lost with the leader"])
+async def test_a_change_that_may_have_been_made_ends_as_unknown(
+    nodes: list[FakeNode], backend: ClusterBackend, answered: bool
+) -> None:
+    swallow = lambda stream, frame: asyncio.sleep(0, result=True)  # noqa: E731
+    nodes[0].hook = answering(pb.READ_STATUS_NO_LEADER) if answered else swallow  # type: ignore[assignment]
+    with pytest.raises(errors.OutcomeUnknown, match=r"no answer within 300 ms.*may have been made"):
+        await backend.queue_call(purge(), timeout=0.3)
+
+
+async def test_a_change_that_was_never_sent_ends_as_not_applied(state: FakeState, backend: ClusterBackend) -> None:
+    state.lead(None)
+    await until(lambda: backend._keeper.leading is None)
+    with pytest.raises(errors.DeadlineExceeded) as caught:
         await backend.queue_call(purge(), timeout=0.2)
+    assert caught.value.outcome == "not applied"
+
+
+def test_a_refusal_says_nothing_about_an_attempt_before_it() -> None:
+    loop = asyncio.new_event_loop()
+    under_way = Calls(Counters())
+    promises = [loop.create_future() for _ in range(2)]
+    for call, promise in zip((purge(), look()), promises, strict=True):
+        under_way.submit(call, promise, 1.0)
+    under_way.fill(pb.ClientFrame(), 100)
+    under_way.connection_lost()
+    under_way.fill(pb.ClientFrame(), 100)
+    under_way.answered([pb.QueueReply(id=number, status=pb.READ_STATUS_UNAUTHENTICATED) for number in (1, 2)])
+    changed, looked = (promise.exception() for promise in promises)
+    assert isinstance(changed, errors.OutcomeUnknown) and isinstance(looked, errors.Unauthenticated)
+    loop.close()
 
 
 async def test_closing_ends_calls(nodes: list[FakeNode], backend: ClusterBackend) -> None:
     nodes[0].hook = lambda stream, frame: asyncio.sleep(0, result=True)
-    calling = asyncio.ensure_future(backend.queue_call(purge(), timeout=5))
-    await until(lambda: bool(calls_of(nodes[0])))
+    calling = [asyncio.ensure_future(backend.queue_call(call, timeout=5)) for call in (look(), purge())]
+    await until(lambda: len(calls_of(nodes[0])) == 2)
     await backend.close()
-    with pytest.raises(errors.Closed):
-        await calling
+    looking, changing = await asyncio.gather(*calling, return_exceptions=True)
+    assert isinstance(looking, errors.Closed) and isinstance(changing, errors.OutcomeUnknown)
 
 
 async def test_calls_are_bounded_in_number_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +220,9 @@ async def consuming(backend: ClusterBackend, node: FakeNode) -> object:
 
 
 async def test_a_consumer_brings_a_heartbeat_of_the_same_session(
-    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend
+    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client, "REST_AFTER", 0.1)
     await backend.read(pb.Read(keys=[b"a"]), timeout=5)
     assert not any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
     consumer = await consuming(backend, nodes[0])
@@ -191,6 +231,19 @@ async def test_a_consumer_brings_a_heartbeat_of_the_same_session(
     assert stream.hello.cluster_id == state.cluster_id
     await consumer.close()  # type: ignore[attr-defined]
     await until(lambda: not beats(nodes[0]))
+
+
+async def test_consumers_that_follow_each_other_share_a_heartbeat(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    """As those of a program that asks for a batch again and again: each would have its thread and its connection."""
+    with mock.patch.object(Heartbeat, "rest", autospec=True, side_effect=Heartbeat.rest) as rest:
+        for _ in range(5):
+            consumer = await consuming(backend, nodes[0])
+            await consumer.close()  # type: ignore[attr-defined]
+        assert rest.call_count == 0 and len(beats(nodes[0])) == 1
+        await backend.close()
+    assert not any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
 
 
 async def test_a_heartbeat_follows_the_leader(nodes: list[FakeNode], state: FakeState, backend: ClusterBackend) -> None:
@@ -265,3 +318,23 @@ async def test_nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop(
     await until(lambda: asked() >= 2)
     nodes[1].greet = nodes[2].greet = None
     await until(lambda: len(beats(nodes[1])) == 1)
+
+
+async def test_a_leader_that_ends_each_heartbeat_is_not_asked_in_a_tight_loop(
+    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend
+) -> None:
+    await consuming(backend, nodes[0])
+    asked: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def greet(hello: pb.Hello) -> pb.ServerFrame:
+        reply = pb.HelloReply(protocol=1, cluster_id=state.cluster_id, node_id="n0", leader=state.hint())
+        if "heartbeat" in hello.client:
+            asked.append(loop.time())
+            loop.call_soon(beats(nodes[0])[-1].end)
+        return pb.ServerFrame(hello=reply)
+
+    nodes[0].greet = greet
+    beats(nodes[0])[0].end()
+    await until(lambda: len(asked) == 6)
+    assert asked[-1] - asked[0] > 0.3  # with pauses of 50, 100, 200 ms

@@ -39,6 +39,22 @@ async def test_a_thread_that_fails_is_logged_and_the_next_beat_tries_again(caplo
     assert loop.time() - begun < heartbeat._END / 2, "nobody waits for a thread that is gone"
 
 
+async def test_where_no_thread_can_be_started_the_client_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    heart = Heartbeat(asyncio.get_running_loop(), [WANTED.address], client_name="test", token="", tls=None)
+    with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        heart.beat(WANTED)
+        heart.beat(WANTED)
+    assert caplog.text.count("no heartbeat of leases: can't start new thread") == 2
+    held = threading.Event()
+    with mock.patch.object(heartbeat._Stream, "hold", lambda _: held.wait(60)):
+        heart.beat(WANTED)
+        assert any(thread.name == "kvorum-heartbeat" for thread in threading.enumerate())
+        heart.rest()
+        held.set()
+        await ended()
+    await heart.close()
+
+
 def test_a_stream_goes_where_the_client_has_met_the_leader() -> None:
     met = {"n1": ("127.0.0.1", 7411)}
     stream = heartbeat._Stream(("127.0.0.1", 7401), pb.Hello(), None, {}, met.get)

@@ -12,7 +12,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum.cluster import ClusterBackend, connect, route
 from kvorum.process import THIS
 from tests.pace import Pace, Witness
-from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream, put
+from tests.unit.cluster.fake_node import FakeNode, FakeState, FakeStream, put, refuse
 from tests.unit.cluster.steps import until, value
 
 # ---- reads and watches
@@ -81,6 +81,27 @@ async def test_a_watch_that_is_left_is_stopped_on_the_node(nodes: list[FakeNode]
     await anext(events)
     await events.aclose()  # type: ignore[attr-defined]
     await until(stopped)
+
+
+async def test_frames_stay_within_their_size_however_much_is_asked_at_once(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    sizes: list[int] = []
+
+    async def weigh(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        sizes.append(frame.ByteSize())
+        return False
+
+    nodes[0].hook = weigh
+    key = b"k" * limits.MAX_READ_KEY_SIZE
+    watches = [backend.watch([key] * 10) for _ in range(300)]
+    reads = [backend.read(pb.Read(keys=[key] * 10), timeout=30) for _ in range(300)]
+    points = [backend.point(key, pb.CONSISTENCY_STRONG, 0, timeout=30) for _ in range(600)]
+    writes = [backend.write(put(b"k", b"v" * 60_000), timeout=30) for _ in range(40)]
+    await asyncio.gather(*reads, *points, *writes, *(anext(watch) for watch in watches))
+    assert max(sizes) <= limits.MAX_FRAME_SIZE and len(nodes[0].streams) == 1
+    for watch in watches:
+        await watch.aclose()  # type: ignore[attr-defined]
 
 
 # ---- consumers
@@ -369,6 +390,36 @@ async def test_status_asks_the_connected_node(nodes: list[FakeNode], backend: Cl
     assert (await backend.status(timeout=5)).node_id == "n0"
 
 
+@pytest.mark.parametrize("how", ["closed", "left"])
+async def test_status_of_a_node_that_is_left_meanwhile_is_an_error_and_no_cancellation(
+    nodes: list[FakeNode], state: FakeState, backend: ClusterBackend, how: str
+) -> None:
+    nodes[0].freeze()
+    asking = asyncio.ensure_future(backend.status(timeout=30))
+    await until(nodes[0].asked_for_status)
+    if how == "closed":
+        await backend.close()
+        with pytest.raises(errors.Closed):
+            await asyncio.wait_for(asking, 60)
+    else:
+        reading = asyncio.ensure_future(value(backend, b"k"))  # so that its silence matters
+        state.leader = nodes[1]
+        with pytest.raises(errors.Unavailable, match="connection closed"):
+            await asyncio.wait_for(asking, 60)
+        await asyncio.gather(reading, return_exceptions=True)
+    nodes[0].thaw()
+
+
+async def test_status_that_is_cancelled_is_cancelled(nodes: list[FakeNode], backend: ClusterBackend) -> None:
+    nodes[0].freeze()
+    asking = asyncio.ensure_future(backend.status(timeout=30))
+    await until(nodes[0].asked_for_status)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    nodes[0].thaw()
+
+
 async def test_a_client_does_not_survive_a_fork(backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(THIS, "pid", -1)
@@ -413,3 +464,27 @@ async def test_a_refused_session_is_asked_for_again(nodes: list[FakeNode], backe
         await backend.write(put(b"k"), timeout=0.9)
     nodes[0].hook = None
     await backend.write(put(b"k"), timeout=5)
+
+
+async def test_a_write_of_the_session_before_says_that_no_other_one_was_opened(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    await backend.write(put(b"k"), timeout=5)
+    sent = asyncio.Event()
+
+    async def expire(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        if frame.HasField("open_session"):
+            opened = pb.SessionOpened(status=pb.READ_STATUS_UNAUTHENTICATED, message="unknown token")
+            stream.send(pb.ServerFrame(session=opened))
+        elif sent.is_set():
+            stream.send(refuse(frame.writes, pb.OUTCOME_SESSION_EXPIRED))
+        sent.set()
+        return True
+
+    nodes[0].hook = expire
+    unanswered = asyncio.ensure_future(backend.write(put(b"unanswered"), timeout=30))
+    await until(sent)
+    with pytest.raises(errors.Unauthenticated):
+        await backend.write(put(b"refused"), timeout=30)
+    with pytest.raises(errors.OutcomeUnknown, match=r"^no session was opened: unknown token; the write may"):
+        await unanswered

@@ -7,12 +7,18 @@ import pytest
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
+from kvorum.cluster import ClusterBackend
+from kvorum.cluster.consumers import MAX_BYTES as MOST_CONSUMERS
 from kvorum.cluster.consumers import Consumers
 from kvorum.cluster.counters import Counters
 from kvorum.cluster.deadlines import Deadlines
-from kvorum.cluster.reads import Reads
+from kvorum.cluster.reads import MAX_LISTS, Reads
 from kvorum.cluster.route import AVOIDED, Route, name, parse
+from kvorum.cluster.watches import MAX_BYTES as MOST_WATCHES
 from kvorum.cluster.watches import Watches
+from tests.unit.cluster.fake_node import FakeNode, FakeStream
+
+OVERLOADED = pb.READ_STATUS_OVERLOADED
 
 # ---- deadlines
 
@@ -76,6 +82,23 @@ async def test_an_item_may_be_added_while_others_expire_and_close_forgets_all() 
     done = loop.create_future()
     loop.call_later(0.05, done.set_result, None)
     await done  # a third expiry would be an InvalidStateError in `expire`
+
+
+async def test_buckets_that_were_emptied_long_before_their_time_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.deadlines.MANY", 50)
+    loop = asyncio.get_running_loop()
+    expired = loop.create_future()
+    deadlines: Deadlines[str] = Deadlines(loop, expired.set_result)
+    day = loop.time() + 86_400
+    kept = [deadlines.add(day + number, f"kept {number}") for number in range(20)]
+    for number in range(10_000):
+        deadlines.add(day + number, "taken out").pop("taken out")
+    assert len(deadlines._buckets) == len(deadlines._order) <= 51
+    assert [len(bucket) for bucket in kept] == [1] * 20
+    assert all(bucket in deadlines._buckets.values() for bucket in kept)
+    deadlines.add(loop.time() + 0.01, "due")
+    assert await asyncio.wait_for(expired, 60) == "due"
+    deadlines.close()
 
 
 # ---- route
@@ -220,6 +243,10 @@ def test_a_route_is_hopeless_only_when_every_address_refused_for_good() -> None:
     assert hopeless == [False, False, True, False, True]
     way.succeeded(A)
     assert not way.hopeless
+    way.failed(A, "another cluster", final=True)
+    way.met(A, "n1")
+    way.failed(B, "another cluster", final=True)
+    assert not way.hopeless, "one of them has let us in since"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +261,7 @@ def test_a_route_is_hopeless_only_when_every_address_refused_for_good() -> None:
         ("n1:70000", None),
         ("n1:x", None),
         ("n1:²", None),
+        ("n1:" + "9" * 5_000, None),
     ],
 )
 def test_addresses_are_parsed_and_written(text: str, address: tuple[str, int] | None) -> None:
@@ -353,6 +381,48 @@ def test_a_node_cannot_fill_memory_with_slices(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(20):
         reads.answered([pb.ReadResult(id=1, more=True, ranges=[rows(b"k" * 100)])])
     assert isinstance(promise.error, errors.Unavailable)
+
+
+def test_no_more_lists_are_on_the_stream_than_keep_a_node_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.reads.MAX_LISTS", 20)
+    reads = Reads(Counters())
+    promises = []
+    for _ in range(20 + 10):
+        promises.append(ReadPromise())
+        reads.submit(pb.Read(ranges=[pb.ReadRange(end=b"z")]), promises[-1], 1.0)
+    submit(reads)
+    first = asked(reads)
+    assert len(first) == 20 + 1 and not reads.has_place
+    promises[0].error = errors.Closed()  # cancelled: the node does not know of it
+    assert asked(reads) == []
+    reads.answered([pb.ReadResult(id=2, more=True, ranges=[rows(b"a")])])
+    assert not reads.has_place
+    reads.answered([pb.ReadResult(id=number, status=status) for number, status in ((1, 1), (2, 1), (3, OVERLOADED))])
+    assert reads.has_place and asked(reads) == [20 + number for number in (1, 2, 3)]
+    reads.connection_lost()
+    assert len(asked(reads)) == 20 + 1
+
+
+async def test_lists_that_wait_for_a_place_go_when_others_are_answered(
+    nodes: list[FakeNode], backend: ClusterBackend
+) -> None:
+    under_way: list[int] = []
+    most = 0
+
+    async def answer_some(stream: FakeStream, frame: pb.ClientFrame) -> bool:
+        nonlocal most
+        under_way.extend(read.id for read in frame.reads)
+        most = max(most, len(under_way))
+        answers, under_way[:] = under_way[:50], under_way[50:]
+        found = [pb.ReadResult(id=number, status=pb.READ_STATUS_OK, ranges=[rows(b"k")]) for number in answers]
+        stream.send(pb.ServerFrame(reads=found))
+        return True
+
+    nodes[0].hook = answer_some
+    read = pb.Read(ranges=[pb.ReadRange(end=b"z")])
+    asking = [backend.read(pb.Read.FromString(read.SerializeToString()), timeout=30) for _ in range(4 * MAX_LISTS)]
+    found = await asyncio.gather(*asking)
+    assert len(found) == 4 * MAX_LISTS and MAX_LISTS - 50 < most <= MAX_LISTS
 
 
 def test_reads_are_bounded() -> None:
@@ -550,6 +620,24 @@ async def test_frames_of_registrations_are_bounded() -> None:
         watches.start([b"k"])
     assert [rig.consumers.fill(pb.ClientFrame(), b"s1", 12) for _ in range(4)] == [12, 12, 6, 0]
     assert [watches.fill(pb.ClientFrame(), b"", 12) for _ in range(4)] == [12, 12, 6, 0]
+
+
+async def test_frames_of_registrations_are_bounded_in_bytes() -> None:
+    rig = Rig()
+    watches = Watches(asyncio.get_running_loop())
+    for number in range(100):
+        watches.start([b"k" * 2_049] * 10)
+        consumer = rig.consumers.start("q", 1_000, 1, lambda _: None)
+        rig.consumers.deliveries([delivery(consumer.id, 1_000 * number + lease) for lease in range(1_000)], b"s1")
+    for most, fill in (
+        (MOST_WATCHES, lambda frame: watches.fill(frame, b"", 1_000)),
+        (MOST_CONSUMERS, lambda frame: rig.consumers.fill(frame, b"s1", 1_000)),
+    ):
+        counts = []
+        while count := fill(frame := pb.ClientFrame()):
+            counts.append(count)
+            assert frame.ByteSize() < most + 50_000
+        assert sum(counts) == 100 and len(counts) > 1
 
 
 async def test_who_has_ended_is_told_on_the_next_connection_what_was_on_its_way_to_it() -> None:

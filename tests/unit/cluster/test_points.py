@@ -135,7 +135,7 @@ def test_what_asks_for_something_else_or_ends_at_another_time_is_another_batch()
         (pb.CONSISTENCY_BOUNDED, 5, b"newest"),
     ], "as many as may be on their way; strong ones wait for a leader"
     rig.answer(sent[0])
-    assert sizes(rig.go()) == [1, 1, 2]
+    assert sizes(rig.go()) == [1, 1, 1, 2]
 
 
 def test_a_few_wait_for_an_answer_while_others_are_on_their_way_and_a_full_batch_does_not() -> None:
@@ -153,6 +153,18 @@ def test_a_few_wait_for_an_answer_while_others_are_on_their_way_and_a_full_batch
     assert (rig.wakes, rig.go()) == (wakes, [])
     rig.answer(second[1])
     assert (rig.wakes, sizes(rig.go())) == (wakes + 1, [3])
+
+
+def test_reads_that_end_at_different_times_go_together_as_if_they_were_one_batch() -> None:
+    rig = Rig()
+    for number in range(FULL + 10):
+        rig.submit(number, moment=number, timeout=1.0 + number)
+    first = rig.go()
+    assert sizes(first) == [1] * FULL
+    assert rig.go() == []
+    for reads in first:
+        rig.answer(reads)
+    assert sizes(rig.go()) == [1] * 10
 
 
 def test_those_that_need_no_leader_do_not_wait_for_those_that_do() -> None:
@@ -209,10 +221,10 @@ def test_a_break_repeats_in_order_and_before_what_waits() -> None:
         rig.go()
     rig.submit(3)
     rig.points.connection_lost()
-    assert [reads.keys[0] for reads in rig.go()] == [b"1", b"2"]
+    assert [reads.keys[0] for reads in rig.go()] == [b"1", b"2", b"3"]
     rig.points.connection_lost()
     rig.points.connection_lost()
-    assert [reads.keys[0] for reads in rig.go()] == [b"1", b"2"]
+    assert [reads.keys[0] for reads in rig.go()] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(

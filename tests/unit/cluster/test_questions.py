@@ -1,5 +1,6 @@
 """What reads and calls have in common: both kinds keep the same promises."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,7 +76,7 @@ def calls(most: int) -> Kind:
     return Kind(
         asked,
         counters,
-        lambda: pb.QueueCall(purge=pb.Purge(queue="q")),
+        lambda: pb.QueueCall(peek=pb.Peek(queue="q")),
         pb.QueueReply,
         lambda frame: [call.id for call in frame.queue_calls],
         asked.fill,
@@ -182,3 +183,15 @@ def test_all_are_given_up_or_only_those_that_are_on_the_stream(kind: Kind) -> No
     kind.asked.give_up_all(lambda: errors.Closed("closed"))
     assert isinstance(waiting.error, errors.Closed)
     assert not kind.asked.expecting
+
+
+def test_what_was_given_up_is_not_gathered_while_nobody_leads(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvorum.cluster.questions.SPARE", 50)
+    kept = [kind.submit() for _ in range(2)]
+    for _ in range(1_000):
+        pending, promise = kind.submit()
+        kind.asked.give_up(pending, errors.DeadlineExceeded())
+        assert isinstance(promise.error, errors.DeadlineExceeded)
+    lines = [line for line in vars(kind.asked).values() if isinstance(line, deque)]
+    assert sum(map(len, lines)) < 100
+    assert kind.go() == [pending.id for pending, _ in kept]
