@@ -90,7 +90,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             if not guest:
                 self.heard(task, guest=False)
             if handler.response_streaming:
-                await context.send_initial_metadata(())
+                await _begin(context)
                 await handler.unary_stream(request, context)
             else:
                 answer = await handler.unary_unary(request, context)
@@ -117,12 +117,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
 
     async def _stream(self, handler: Any, requests: Any, context: Any) -> None:
         async with self._watched(context, guest=False):
-            await context.send_initial_metadata(())
+            await _begin(context)
             await handler.stream_stream(requests, context)
 
     async def _reflection(self, handler: Any, requests: Any, context: Any) -> AsyncGenerator[Any, None]:
         async with self._watched(context, guest=True):
-            await context.send_initial_metadata(())
+            await _begin(context)
             async for answer in handler.stream_stream(requests, context):
                 yield answer
 
@@ -208,3 +208,21 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             self._timer = loop.call_later(PAUSE, self._look)
         elif self._silent:
             self._timer = loop.call_at(next(iter(self._silent.values())) + PATIENCE, self._look)
+
+
+async def _begin(context: Any) -> None:
+    """Send the metadata of an answer. gRPC does not let a call end while that is under way, and forgets what it was
+    told to end with: so it is waited for, whoever is in a hurry."""
+    sending = asyncio.ensure_future(context.send_initial_metadata(()))
+    sending.add_done_callback(_retrieve)
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await asyncio.wait([sending])
+        raise
+
+
+def _retrieve(sending: "asyncio.Future[None]") -> None:
+    """It fails where the connection has gone: whoever waits for it still is told."""
+    if not sending.cancelled():
+        sending.exception()

@@ -7,9 +7,9 @@ last bytes could have a node hold dozens of GiB.
 What can be known of it: the kernel counts the bytes that a connection has received, and we those of the messages that
 were heard from its calls. The difference grows by what is held, and by what HTTP/2, TLS and acknowledgements add to a
 message, for which something is allowed (`FRAME`, `HEAD`, `SHARE`, `PULSE`); it never falls below zero, so nobody can
-save up what is allowed. Where all calls of a connection have said something since the last look, nothing that came
-before it is held any more: so the errors of such an account do not add up, but for connections with a call that says
-nothing for days. What they lose by one is that call, which begins anew.
+save up what is allowed. What came before all calls of a connection have said something is not held any more: so the
+errors of such an account do not add up, but for connections with a call that says nothing for days. What they lose by
+one is that call, which begins anew.
 
 While more than half of the limit is held, calls of which nothing was heard for some seconds are ended; at the limit
 connections are shut, whatever they do, since a network is faster than any patience. Both begin with the connections
@@ -44,11 +44,13 @@ SHARE: Final = 32
 """The part of the bytes of large messages that their pieces may add."""
 PULSE: Final = 32
 """Bytes a second for what keeps a connection alive."""
+SETTLED: Final = 10.0
+"""Seconds within which messages that have come are heard, however busy the loop is."""
 SMALL: Final = 16_384
 """Bytes of a connection that are not looked at any closer."""
 PATIENCE: Final = 10.0
 """Seconds for which nothing may be heard of a call while more than half is held."""
-LOOK: Final = 0.25
+LOOK: Final = 0.1
 """Seconds between two looks at the memory, and at all connections while more than half is held."""
 RARELY: Final = 5.0
 """Seconds between two looks at all connections else."""
@@ -83,7 +85,7 @@ class Call:
 class Connection:
     """What came by it."""
 
-    __slots__ = ("calls", "ended", "heard", "held", "received", "since")
+    __slots__ = ("calls", "ended", "heard", "held", "mark", "received", "since")
 
     def __init__(self, now: float) -> None:
         self.calls: dict[Call, Task] = {}
@@ -97,23 +99,31 @@ class Connection:
         """Bytes of messages that may have come in part."""
         self.since = now
         """When it was looked at."""
+        self.mark = now, 0
+        """A time, and bytes received until then."""
 
     def look(self, received: int, now: float) -> None:
         """`received`: bytes, by now."""
         if received < self.received:  # another one of the same name
             self.received = self.held = 0
-        more, heard, silent = received - self.received, self.heard, False
+            self.mark = now, 0
+        heard, oldest = self.heard, None
         for call in self.calls:
             if call.heard != call.seen:
                 heard += call.heard - call.seen
                 call.seen, call.since = call.heard, now
-            elif not call.whole:
-                silent = True
+            if not call.whole:
+                oldest = call.since if oldest is None else min(oldest, call.since)
+        more = received - self.received
         allowed = heard + heard // SHARE + int(PULSE * (now - self.since))
         self.held = max(0, self.held + more - allowed)
-        if not silent:
-            self.held = min(self.held, more)
         self.received, self.since, self.heard = received, now, 0
+        at, before = self.mark
+        if oldest is None:
+            self.held = min(self.held, more)
+        elif oldest > at + SETTLED:
+            self.held = min(self.held, received - before)
+            self.mark = now, received
 
     def silent(self) -> list[Call]:
         """Calls that may have said a part of something."""
@@ -235,7 +245,8 @@ class Unfinished:
 def memory() -> int:
     """Bytes of anonymous memory of this process; 0: unknown."""
     try:
-        _, resident, shared, *_ = MEMORY.read_text().split()
+        with MEMORY.open() as source:
+            _, resident, shared, *_ = source.read(1_024).split()
     except OSError:
         return 0
     return (int(resident) - int(shared)) * resource.getpagesize()

@@ -11,7 +11,7 @@ from .siege import RECOVERY, Siege, describe
 from .test_attacks import LOG, SLOW
 
 LIMIT_MB = 64
-UNNOTICED = 300 << 20
+UNNOTICED = 400 << 20
 """Bytes that may come between two looks of a node whose machine its attackers share, besides all else that it needs for
 them."""
 
