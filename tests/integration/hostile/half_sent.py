@@ -18,20 +18,12 @@ class HalfSent:
     sent and then `size` zeros; none is ended."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        begun: Mapping[int, bytes],
-        size: int,
-        *,
-        pace: float = 0.0,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: Mapping[int, bytes], size: int
     ) -> None:
-        """`pace` is bytes a second, of all streams together; 0: as fast as it goes."""
         self._reader = reader
         self._writer = writer
         self._begun = begun
         self._size = size
-        self._pace = pace
         self._at = dict.fromkeys(begun, 0)
         self._room = 0
         """Bytes that the node takes on all streams together."""
@@ -88,8 +80,6 @@ class HalfSent:
                     raise OSError("the node has cut the connection")
                 if self._writer.transport.get_write_buffer_size() > 1 << 20:
                     await self._writer.drain()
-                if self._pace:
-                    await asyncio.sleep(size / self._pace)
         await self._writer.drain()
 
     async def _take(self) -> None:
