@@ -140,6 +140,10 @@ MAX_UNREAD_SIZE: Final = 134_217_728
 """Bytes of answers that a node holds for all gRPC clients that have not taken them yet, unless its setting
 `unread_answers_mb` says otherwise. Near it each call gets less at a time, at it reads are refused (`Overloaded`), and
 calls that take nothing are ended."""
+MAX_UNFINISHED_SIZE: Final = 268_435_456
+"""Bytes of gRPC clients' requests that a node holds while they have come only in part, unless its setting
+`unfinished_requests_mb` says otherwise. Beyond half of it calls of which nothing was heard for long are ended, beyond
+all of it the connections that hold most are shut."""
 SWEEP_LIMIT: Final = 1_000
 """Keys that one sweep deletes at most."""
 MAX_DELETED_RANGE_KEYS: Final = 1_000

@@ -99,6 +99,7 @@ ROWS: Final[dict[str, list[Panel]]] = {
         Panel("Watches", [(f"kvorum_kv_watchers{NODE}", LEGEND)]),
         Panel("Clients' streams", [(f"kvorum_api_streams{NODE}", LEGEND)]),
         Panel("Answers that clients have not taken", [(f"kvorum_api_unread_bytes{NODE}", LEGEND)], "bytes"),
+        Panel("Requests that have come only in part", [(f"kvorum_api_unfinished_bytes{NODE}", LEGEND)], "bytes"),
         Panel("Slow operations/s", [(rate("kvorum_api_slow_operations_total"), LEGEND)], "ops"),
     ],
     "Disks and network": [

@@ -142,6 +142,7 @@ class Replica:
             ServiceSettings(
                 slow_operation=config.slow_operation_ms / 1000,
                 unread_answers=config.unread_answers_mb << 20,
+                unfinished_requests=config.unfinished_requests_mb << 20,
                 lease=config.lease_ms / 1000,
                 session_idle=config.session_idle_ms / 1000,
                 max_election_timeout=self._timing.election_max,

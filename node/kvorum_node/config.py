@@ -79,6 +79,7 @@ class NodeConfig:
     slow_operation_ms: int
     """0: none is."""
     unread_answers_mb: int
+    unfinished_requests_mb: int
     kv_connect_token: str = field(repr=False)
     """Empty: none is set."""
     kv_connect_open: bool
@@ -178,6 +179,13 @@ SETTINGS: tuple[Setting, ...] = (
         limits.MAX_UNREAD_SIZE >> 20,
         "MiB of answers that this node holds for gRPC clients which have not taken them; beyond half of it those that"
         " take nothing for 3 s are ended",
+    ),
+    Setting(
+        "unfinished_requests_mb",
+        values_of.whole(64, 1 << 20),
+        limits.MAX_UNFINISHED_SIZE >> 20,
+        "MiB that this node holds of gRPC clients' requests which have come only in part; beyond half of it calls of"
+        " which nothing was heard for 10 s are ended, beyond all of it the connections that hold most are shut",
     ),
     Setting(
         "kv_connect_token",

@@ -67,6 +67,8 @@ class ServiceSettings:
     """What takes longer is logged; 0: nothing."""
     unread_answers: int = limits.MAX_UNREAD_SIZE
     """Bytes; see `Unread`."""
+    unfinished_requests: int = limits.MAX_UNFINISHED_SIZE
+    """Bytes of requests that have come only in part."""
     proposer: ProposerLimits = field(default_factory=ProposerLimits)
 
 

@@ -16,9 +16,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from kvorum_raft.quiet_log import QuietLog
+
 from ..unread import Holding, Unread
 from .endings import NotTaken
 from .leaving import Leaving
+from .unfinished import Unfinished
 
 MAX_SILENT: Final = 1_000
 """Calls without a message."""
@@ -43,9 +46,11 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
     call whose only message gRPC waits for cannot be ended. Nor can one while the first of its answers waits for its
     client, unless its metadata went before: then gRPC has both in one piece, and refuses to say why the call ends."""
 
-    def __init__(self, unread: Unread) -> None:
+    def __init__(self, unread: Unread, unfinished: int, quiet: QuietLog) -> None:
+        """`unfinished` is the limit of what has come only in part, in bytes."""
         self._unread = unread
-        self.leaving = Leaving(unread)
+        self.leaving = Leaving(self._is_full)
+        self.unfinished = Unfinished(unfinished, self._end, self.leaving.shut, quiet)
         self._silent: dict[Task, float] = {}
         """Since when, the oldest first."""
         self._guests: dict[Task, None] = {}
@@ -80,10 +85,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             request = await context.read()
             if request is grpc.aio.EOF:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+            size = len(request) if isinstance(request, bytes) else request.ByteSize()
+            self.unfinished.calls[task].says_all(size)
             if not guest:
                 self.heard(task, guest=False)
             if handler.response_streaming:
-                await context.send_initial_metadata(())
+                await _begin(context)
                 await handler.unary_stream(request, context)
             else:
                 answer = await handler.unary_unary(request, context)
@@ -110,12 +117,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
 
     async def _stream(self, handler: Any, requests: Any, context: Any) -> None:
         async with self._watched(context, guest=False):
-            await context.send_initial_metadata(())
+            await _begin(context)
             await handler.stream_stream(requests, context)
 
     async def _reflection(self, handler: Any, requests: Any, context: Any) -> AsyncGenerator[Any, None]:
         async with self._watched(context, guest=True):
-            await context.send_initial_metadata(())
+            await _begin(context)
             async for answer in handler.stream_stream(requests, context):
                 yield answer
 
@@ -124,6 +131,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
         task = asyncio.current_task()
         assert task is not None
         self._enter(task, guest=guest)
+        self.unfinished.begin(task, context.peer())
         try:
             try:
                 yield task
@@ -156,7 +164,11 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             "calls_guests": len(self._guests),
             "calls_ended_silent": self.ended,
             **self.leaving.statistics(),
+            **self.unfinished.statistics(),
         }
+
+    def _is_full(self) -> bool:
+        return self._unread.held > self._unread.high or self.unfinished.held > self.unfinished.high
 
     def _enter(self, task: Task, *, guest: bool) -> None:
         if guest:
@@ -196,3 +208,21 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio is untyp
             self._timer = loop.call_later(PAUSE, self._look)
         elif self._silent:
             self._timer = loop.call_at(next(iter(self._silent.values())) + PATIENCE, self._look)
+
+
+async def _begin(context: Any) -> None:
+    """Send the metadata of an answer. gRPC does not let a call end while that is under way, and forgets what it was
+    told to end with: so it is waited for, whoever is in a hurry."""
+    sending = asyncio.ensure_future(context.send_initial_metadata(()))
+    sending.add_done_callback(_retrieve)
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await asyncio.wait([sending])
+        raise
+
+
+def _retrieve(sending: "asyncio.Future[None]") -> None:
+    """It fails where the connection has gone: whoever waits for it still is told."""
+    if not sending.cancelled():
+        sending.exception()

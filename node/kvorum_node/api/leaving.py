@@ -6,9 +6,9 @@ is shut if a call on it has ended and does not go within some seconds. Its other
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
-from ..unread import Unread
 from .connections import shut
 
 PATIENCE: Final = 10.0
@@ -24,8 +24,9 @@ Task = asyncio.Task[Any]
 class Leaving:
     """`port` is where the server listens."""
 
-    def __init__(self, unread: Unread) -> None:
-        self._unread = unread
+    def __init__(self, full: Callable[[], bool]) -> None:
+        """`full`: whether others need the room."""
+        self._full = full
         self.port = 0
         self._calls: dict[Task, tuple[float, str]] = {}
         """Since when, and whose they are."""
@@ -54,13 +55,18 @@ class Leaving:
         if not self._calls:
             return  # the next one sets it
         loop = asyncio.get_running_loop()
-        patience = PATIENCE if self._unread.held <= self._unread.high else SHORT_PATIENCE
+        patience = SHORT_PATIENCE if self._full() else PATIENCE
         peers = {peer for since, peer in self._calls.values() if since <= loop.time() - patience}
         if peers and (self._shutting is None or self._shutting.done()):
-            # The loop has no time to look at all files of the process.
-            self._shutting = loop.run_in_executor(None, shut, self.port, peers)
-            self._shutting.add_done_callback(self._count)
+            self._shutting = self.shut(peers)
         self._timer = loop.call_later(LOOK, self._look)
+
+    def shut(self, peers: set[str]) -> "asyncio.Future[int]":
+        """Shut the connections of these peers."""
+        # The loop has no time to look at all files of the process.
+        shutting = asyncio.get_running_loop().run_in_executor(None, shut, self.port, peers)
+        shutting.add_done_callback(self._count)
+        return shutting
 
     def _count(self, shutting: "asyncio.Future[int]") -> None:
         if not shutting.cancelled():

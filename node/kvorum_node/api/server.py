@@ -64,8 +64,9 @@ class ApiServer:
         self._listen = listen
         self._streams: dict[Stream, None] = {}
         self._unary = Unary(service)
-        self._gate = Gate(service.unread)
         self._quiet = QuietLog(logger, time.monotonic)
+        self._gate = Gate(service.unread, service.settings.unfinished_requests, self._quiet)
+        self._watch: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()
         self._health_task: asyncio.Task[None] | None = None
         self._leader_news = asyncio.Event()
@@ -114,13 +115,15 @@ class ApiServer:
         self._gate.leaving.port = self.port
         await self._server.start()
         self._health_task = asyncio.create_task(self._report_health())
+        self._watch = asyncio.create_task(self._gate.unfinished.watch(self.port))
 
     async def stop(self) -> None:
         """Tell clients to go elsewhere, and end."""
         self._stop_listening()
-        if self._health_task is not None:
-            self._health_task.cancel()
-            await asyncio.gather(self._health_task, return_exceptions=True)
+        tasks = [task for task in (self._health_task, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
         for stream in list(self._streams):
             stream.end("this node stops")
@@ -151,7 +154,15 @@ class ApiServer:
         task = asyncio.current_task()
         assert task is not None
         greeted = partial(self._gate.heard, task)
-        stream = Stream(self._service, self._node_id, context, greeted=greeted, quiet=self._quiet, owner=context.peer())
+        stream = Stream(
+            self._service,
+            self._node_id,
+            context,
+            call=self._gate.unfinished.calls[task],
+            greeted=greeted,
+            quiet=self._quiet,
+            owner=context.peer(),
+        )
         self._streams[stream] = None
         try:
             await stream.run()

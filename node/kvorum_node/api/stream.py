@@ -29,6 +29,7 @@ from .queues import StreamQueues
 from .reads import StreamReads
 from .sessions import SESSION_SIZE, StreamSession
 from .traces import FrameTraces, StreamTraces
+from .unfinished import FRAME, Call
 from .watches import StreamWatches
 
 logger = logging.getLogger("kvorum.api")
@@ -52,17 +53,19 @@ class Stream:
         context: Any,
         *,
         stall: float = STALL,
+        call: Call | None = None,
         greeted: Callable[[bool], None] | None = None,
         quiet: QuietLog | None = None,
         owner: Hashable = None,
     ) -> None:
-        """`greeted` is told that the client has said hello, and whether it is nobody by that. `quiet` is the log of
-        what clients do wrong, which they can at will: that of all streams. `owner` is the connection, which shares
-        its turns among its streams; None: the stream is all of it."""
+        """`call` counts what is heard. `greeted` is told that the client has said hello, and whether it is nobody by
+        that. `quiet` is the log of what clients do wrong, which they can at will: that of all streams. `owner` is the
+        connection, which shares its turns among its streams; None: the stream is all of it."""
         self._service = service
         self._node_id = node_id
         self._context = context
         self._stall = stall
+        self._call = call or Call(0.0)
         self._loop = asyncio.get_running_loop()
         self._waker: asyncio.Future[None] | None = None
         """What the writer waits for while there is nothing to send."""
@@ -156,15 +159,17 @@ class Stream:
     # ---- the two loops
 
     async def _read(self) -> None:
-        context, session, clock, outbox = self._context, self._session, self._clock, self._outbox
+        context, session, clock, outbox, call = self._context, self._session, self._clock, self._outbox, self._call
         while True:
             data = await context.read()
             if data is grpc.aio.EOF:
                 return
             session.heard_at = clock()
-            if len(data) > limits.MAX_FRAME_SIZE:
+            size = len(data)
+            call.heard += size + FRAME
+            if size > limits.MAX_FRAME_SIZE:
                 raise ProtocolError(
-                    f"a frame has at most {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE), got {len(data):,}"
+                    f"a frame has at most {limits.MAX_FRAME_SIZE:,} bytes (MAX_FRAME_SIZE), got {size:,}"
                 )
             try:
                 frame = pb.ClientFrame.FromString(data)
@@ -172,7 +177,7 @@ class Stream:
                 raise ProtocolError("a frame cannot be decoded") from None
             if not self._greeted:
                 self._greet(frame)
-            if len(data) > limits.MAX_FRAME_OPERATIONS:  # each has a byte at least; looking costs 2 µs
+            if size > limits.MAX_FRAME_OPERATIONS:  # each has a byte at least; looking costs 2 µs
                 _check_size(frame)
             self._take_in(frame)
             if outbox.size > SMALL:

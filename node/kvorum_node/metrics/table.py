@@ -272,8 +272,23 @@ API: Final = (
         "node.unread_ended",
         "gRPC calls ended, as their clients took nothing while others needed the room",
     ),
+    _g(
+        "api_unfinished_bytes",
+        "node.unfinished_bytes",
+        "bytes held of gRPC clients' requests that may have come only in part",
+    ),
+    _g("api_unfinished_limit_bytes", "node.unfinished_limit", "how many that may be: `unfinished_requests_mb`"),
+    _c(
+        "api_unfinished_ended",
+        "node.unfinished_ended",
+        "gRPC calls ended, as nothing was heard of them while others needed the room",
+    ),
     _g("api_calls_leaving", "node.calls_leaving", "gRPC calls that have ended, and whose clients keep them from going"),
-    _c("api_connections_shut", "node.connections_shut", "gRPC connections shut, as ended calls on them did not go"),
+    _c(
+        "api_connections_shut",
+        "node.connections_shut",
+        "gRPC connections shut, as ended calls on them did not go, or as they held most of unfinished requests",
+    ),
     Family(
         "api_request_seconds", "histogram", "from the end of an HTTP request's body to its answer", labels=("route",)
     ),

@@ -34,6 +34,7 @@ from tests.integration.hostile.attacks import (
     nonsense,
     odd,
 )
+from tests.integration.hostile.half_sent import HalfSent
 
 __all__ = ["ATTACKS"]
 
@@ -269,6 +270,32 @@ async def grpc_window_games(plan: Plan) -> None:
                 await plan.send(writer, all_of(games) * 200)
 
     await crowd(plan, 4, one)
+
+
+@attack
+async def grpc_half_messages(plan: Plan) -> None:
+    """Messages as large as they may be, of which the last byte never comes, in many calls of each connection: most of
+    them streams that have said hello."""
+    size = 4 << 20
+    half = message(b"", size=size)
+    greeted = message(HELLO.SerializeToString()) + half
+    kinds = [(UNARY, half), (STREAM, half), *[(STREAM, greeted)] * 8]
+
+    async def one(_: int) -> None:
+        async with plan.connection() as (reader, writer):
+            calls = {number: kinds[number // 2 % len(kinds)] for number in odd(100)}
+            heads = [head(number, path, *GRPC) for number, (path, _) in calls.items()]
+            await plan.send(writer, begin() + b"".join(heads))
+            begun = {number: first for number, (_, first) in calls.items()}
+            sender = HalfSent(reader, writer, begun, size - 1)
+            try:
+                async with asyncio.timeout(max(0.0, plan.left)):
+                    await sender.run()
+            finally:
+                plan.counts["MiB"] += sender.sent >> 20
+                plan.counts["ended"] += len(sender.ended)
+
+    await crowd(plan, 8, one)
 
 
 @attack
