@@ -59,6 +59,19 @@ def _put(path: Path, key: bytes, value: bytes, table: bytes = b"meta") -> None:
         txn.put(key, value, db=env.open_db(table, txn))
 
 
+def _delete(path: Path, key: bytes) -> None:
+    with lmdb.open(str(path), map_size=MAP, max_dbs=4) as env, env.begin(write=True) as txn:
+        txn.delete(key, db=env.open_db(b"meta", txn))
+
+
+def _without_tables(path: Path) -> None:
+    with lmdb.open(str(path), map_size=MAP, max_dbs=4) as env:
+        tables = env.open_db(b"log"), env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            for table in tables:
+                txn.drop(table)
+
+
 def _damaged_frame(path: Path) -> None:
     with (path / "write-ahead").open("r+b") as file:
         file.seek(50)
@@ -69,7 +82,13 @@ FAILURES: dict[str, tuple[Callable[[Path], Any], type[RaftError]]] = {
     "format": (lambda path: _put(path, b"format", b"9"), ConfigurationError),
     "no write-ahead file": (lambda path: (path / "write-ahead").unlink(), RaftFault),
     "damaged frame": (_damaged_frame, RaftFault),
-    "an entry is there twice": (lambda path: _put(path, (5).to_bytes(8, "big"), b"", b"log"), RaftFault),
+    "no tables": (_without_tables, RaftFault),
+    "format 0": (lambda path: _put(path, b"format", b"0"), ConfigurationError),
+    "no format": (lambda path: _delete(path, b"format"), RaftFault),
+    "no epoch": (lambda path: _delete(path, b"epoch"), RaftFault),
+    "another epoch": (lambda path: _put(path, b"epoch", b"8 bytes?"), RaftFault),
+    "said to be closed": (lambda path: _put(path, b"format", b"1"), RaftFault),
+    "environment lost": (lambda path: (path / "data.mdb").unlink(), RaftFault),
 }
 
 
@@ -78,8 +97,12 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, failure: str) ->
     spoil, kind = FAILURES[failure]
     _used(tmp_path)
     spoil(tmp_path)
-    with pytest.raises(kind) as caught:
-        LogStore.open(tmp_path, map_size=MAP)
+    ahead = tmp_path / "write-ahead"
+    before = ahead.read_bytes() if ahead.exists() else None
+    for _ in range(2):  # nor does the second one forget what the first one saw
+        with pytest.raises(kind) as caught:
+            LogStore.open(tmp_path, map_size=MAP)
+    assert before == (ahead.read_bytes() if ahead.exists() else None), "what may be all that is left stays"
     # The error holds the frames of the calls, and they what was opened: it is closed nevertheless.
     assert caught.value and _open_files(tmp_path) == []
 
@@ -129,8 +152,37 @@ def test_the_folder_is_synced_before_the_environment_relies_on_the_file(
 
     monkeypatch.setattr(log_store, "_sync_folder", noting)
     store = LogStore.open(path, map_size=MAP, open_env=open_env)
+    store.write([_batch(1, 1)])
     assert (True, b"1") in found and store_format(path) == b"2"
     store.close()
+
+
+@pytest.mark.parametrize("path", ["data.mdb", "write-ahead"])
+def test_a_file_that_this_user_may_not_open_is_no_fault_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """No restart mends it, and the node's folder need not be replaced."""
+    _used(tmp_path)
+
+    def denied(opened: Path, *how: Any, **more: Any) -> int:
+        if Path(opened).name == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(opened))
+        return real(opened, *how, **more)
+
+    real = os.open
+    with monkeypatch.context() as patch, pytest.raises(ConfigurationError) as caught:
+        patch.setattr(os, "open", denied)
+        LogStore.open(tmp_path, map_size=MAP)
+    expected = "Permission denied: '{}'; all its files must belong to the user of the node"
+    assert str(caught.value).endswith(expected.format(tmp_path / path)) and _open_files(tmp_path) == []
+
+
+def test_an_environment_that_this_user_may_not_open_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    def denied(path: str, **_: Any) -> lmdb.Environment:
+        raise lmdb.ReadonlyError(f"{path}: Permission denied")
+
+    with pytest.raises(ConfigurationError, match="Permission denied; all its files must belong to"):
+        LogStore.open(tmp_path, map_size=MAP, open_env=denied)
 
 
 @pytest.mark.parametrize("room", [0, 1, 4_096, SIZE - 1])
@@ -168,8 +220,10 @@ def test_a_full_map_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         store.write([_batch(done + 1, done + 1)])
     store.close()
     for _ in range(2):
-        with pytest.raises(DiskFull, match=r"cannot be opened: .*MAP_FULL"):
-            LogStore.open(tmp_path, map_size=SMALL_MAP)
+        store = LogStore.open(tmp_path, map_size=SMALL_MAP)
+        with pytest.raises(lmdb.MapFullError):
+            store.write([_batch(done + 1, done + 1)])
+        store.close()
     store = LogStore.open(tmp_path, map_size=MAP)
     stored = store.verify(cache=1 << 30)
     assert [entry.index for entry in stored.tail] == list(range(1, done + 1)) and stored.state.last_index == done
