@@ -27,6 +27,7 @@ import lmdb
 
 from kvorum_raft.base import Base
 from kvorum_raft.entry import DamagedRecord, Entry, parse
+from kvorum_raft.environments import open_environment
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import kind_of
 from kvorum_raft.journal import Batch, HardState, Stored
@@ -115,7 +116,7 @@ class LogStore:
         path: Path,
         *,
         map_size: int,
-        open_env: Callable[..., lmdb.Environment] = lmdb.open,
+        open_env: Callable[..., lmdb.Environment] = open_environment,
         open_file: Callable[[Path, bool], File] = SyncedFile,
         new_epoch: Callable[[int], bytes] = os.urandom,
     ) -> "LogStore":
@@ -149,7 +150,7 @@ class LogStore:
             raise RaftFault(f"the log in {path} is damaged: {error}") from error
         except (PermissionError, lmdb.ReadonlyError) as error:  # which no restart mends, nor another disk
             raise ConfigurationError(
-                f"the log in {path} cannot be opened: {error}; all its files must belong to the user of the node"
+                f"the log in {path} cannot be opened: {error}; the node's user must be allowed to write to all in it"
             ) from error
         except (lmdb.Error, OSError) as error:
             raise kind_of(error, path.parent)(f"the log in {path} cannot be opened: {error}") from error

@@ -252,6 +252,55 @@ def _format(path: Path) -> bytes:
             return bytes(txn.get(b"format"))
 
 
+def test_an_end_moves_everything_into_the_environment(tmp_path: Path) -> None:
+    store = _voted(tmp_path)
+    store.write([_batch(1, 3)])
+    store.write([Batch(4, HardState(1, "B", 2, 3, 0, 0))])
+    store.close()
+    store.close()  # nothing more
+    with pytest.raises(lmdb.Error, match="the log is closed"):
+        store.write([_batch(4, 4)])
+    for _ in range(2):
+        store = LogStore.open(tmp_path, map_size=MAP)
+        assert _indices_in_environment(tmp_path, store) == [1, 2, 3]
+        assert store.verify(cache=1 << 20).state == HardState(1, "B", 2, 3, 0, 0)
+        store.close()
+        (tmp_path / "write-ahead").unlink()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        (HardState(1, "B", 0, 5, 0, 0), [5]),
+        (HardState(1, "B", 0, 5, 0, 0), [4]),
+        (HardState(1, "B", 5, 4, 0, 0), [4]),
+        (HardState(2, "B", 0, 4, 0, 0), [4]),
+        (HardState(1, "C", 0, 4, 0, 0), [4]),
+        (HardState(1, "B", 0, 4, 2, 1), [4]),
+        (HardState(1, "B", 0, 3, 0, 0), [3]),
+    ],
+    ids=["gap", "state ahead", "bound ahead", "term", "vote", "base", "again"],
+)
+def test_frames_that_do_not_go_on_from_the_environment_are_damage(
+    tmp_path: Path, frame: tuple[HardState, list[int]]
+) -> None:
+    """Whole ones, of the right epoch: nothing of them is moved."""
+    store = _voted(tmp_path)
+    store.write([_batch(1, 3)])
+    assert store._ahead is not None
+    state, indices = frame
+    records = [_batch(index, index).entries[0].record for index in indices]
+    store._ahead.append(store._ahead.frame(encode_state(state), records) or b"")
+    _killed(store)
+    before = (tmp_path / "data.mdb").read_bytes()
+    for _ in range(2):
+        store = LogStore.open(tmp_path, map_size=MAP)
+        with pytest.raises(RaftFault, match="is damaged"):
+            store.verify(cache=1 << 20)
+        store.close()
+    assert (tmp_path / "data.mdb").read_bytes() == before
+
+
 def test_a_log_that_was_closed_is_one_that_older_versions_know(tmp_path: Path) -> None:
     store = LogStore.open(tmp_path, map_size=MAP)
     store.write([_batch(1, 2)])
