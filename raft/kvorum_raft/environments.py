@@ -17,8 +17,8 @@ LOCK_TABLE: Final = "lock.mdb"
 _READERS: Final = 126
 """LMDB's own default."""
 _READER_SIZE: Final = 64
-_HEAD_SIZE: Final = 4_096
-"""Bytes: more than what comes before the readers."""
+_HEAD_SIZE: Final = 128
+"""Bytes before the readers. A file that is longer than LMDB would make it would be one for more readers."""
 
 
 def open_environment(path: str, *, max_readers: int = _READERS, mode: int = 0o755, **options: Any) -> lmdb.Environment:
@@ -31,5 +31,5 @@ def open_environment(path: str, *, max_readers: int = _READERS, mode: int = 0o75
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # no libc does it for this file system
                 raise
         finally:
-            os.close(fd)
+            os.close(fd)  # before LMDB locks the file: this would let go of its lock
     return lmdb.open(path, max_readers=max_readers, mode=mode, **options)
