@@ -125,6 +125,23 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, failure: str) ->
     assert caught.value and _open_files(tmp_path) == []
 
 
+def test_a_first_start_that_fails_leaves_no_half_of_a_log(tmp_path: Path) -> None:
+    """Which a later one would call damaged."""
+
+    def cut_short(path: str, **_: Any) -> lmdb.Environment:
+        (Path(path) / "data.mdb").write_bytes(bytes(4_096))
+        raise lmdb.DiskError(f"{path}: No space left on device")
+
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="No space left"):
+            LogStore.open(tmp_path, map_size=MAP, open_env=cut_short)
+        assert not (tmp_path / "data.mdb").exists()
+    _used(tmp_path)
+    with pytest.raises(DiskFull, match="No space left"):
+        LogStore.open(tmp_path, map_size=MAP, open_env=cut_short)
+    assert (tmp_path / "data.mdb").exists(), "a log that was there is never taken away"
+
+
 def test_a_start_that_fails_at_its_last_step_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,27 @@ def test_nonsense_is_no_frame(seed: int) -> None:
         assert len(found.state) + sum(map(len, found.entries)) <= len(body)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\0\0",
+        bytes(4),
+        b"\0\0\0\1",
+        b"\0\0\0\1\0\0\0",
+        b"\0\0\0\1\0\0\0\2x",
+        b"\0\0\0\1\0\0\0\1xy",
+        b"\xff\xff\xff\xff\0\0\0\1x",
+    ],
+)
+def test_a_body_that_does_not_come_out_even_is_no_frame(body: bytes) -> None:
+    checked = EPOCH + bytes(4) + len(body).to_bytes(4, "big") + body
+    data = b"kvwa" + zlib.crc32(checked).to_bytes(4, "big") + checked
+    assert frames(data + bytes(-len(data) % ALIGNED), EPOCH) == []
+    even = EPOCH + bytes(4) + b"\0\0\0\x09" + b"\0\0\0\1\0\0\0\1x"
+    assert frames(b"kvwa" + zlib.crc32(even).to_bytes(4, "big") + even, EPOCH) == [Frame(b"x", [])]
+
+
 def test_nonsense_of_any_kind_is_answered(tmp_path: Path) -> None:
     rng = random.Random(1)
     whole = bytes(_written(*FRAMES).bytes[: 12 * ALIGNED])
