@@ -6,7 +6,8 @@ and the commit bound can never disagree, and a torn write at the end needs no re
 checksums; each entry and the hard state carry their own, and the start reads everything back from the disk, not from
 the page cache, before this node says a word to others. And its commit flushes the disk twice. So what only appends,
 which is nearly everything, is made durable by the write-ahead file, and moves into the environment many batches at a
-time; the start does that first, and so does the end.
+time; the end does that too. What a start finds in the file stays there until the first batch: a start writes nothing
+before all of the log was verified, so that damage is neither made worse nor hidden.
 
 One thread writes (`kvorum_raft.log_disk`): it takes all batches that queued up during its last sync and makes them
 durable together. A failed write or sync is never repeated, since after a failed sync the kernel may have dropped the
@@ -25,16 +26,19 @@ from typing import Any, Final
 import lmdb
 
 from kvorum_raft.base import Base
-from kvorum_raft.entry import DamagedRecord, Entry, Kind, parse
+from kvorum_raft.entry import DamagedRecord, Entry, parse
+from kvorum_raft.environments import open_environment
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.faults import kind_of
-from kvorum_raft.journal import OVERHEAD, Batch, HardState, Stored
-from kvorum_raft.write_ahead import EPOCH_SIZE, File, SyncedFile, WriteAhead, frames
+from kvorum_raft.journal import Batch, HardState, Stored
+from kvorum_raft.log_scan import Scan, key_of
+from kvorum_raft.write_ahead import EPOCH_SIZE, File, SyncedFile, WriteAhead, frames, leading_frames
 
 FORMAT: Final = 2
 """1: everything is in the environment. 2: the newest entries may be in the write-ahead file. A log that was closed is
 of format 1 again, so that a version that knows no such file can open it."""
 _CLOSED_FORMAT: Final = 1
+_FORMATS: Final = [str(known).encode() for known in range(1, FORMAT + 1)]
 _STATE_FORMAT: Final = 1
 _FORMAT_KEY: Final = b"format"
 _EPOCH_KEY: Final = b"epoch"
@@ -43,10 +47,6 @@ _STATE_KEY: Final = b"state"
 _BASE_KEY: Final = b"base"
 _STATE: Final = struct.Struct(">BxH4xQQQQQ")
 _log = logging.getLogger("kvorum.raft")
-
-
-def _key(index: int) -> bytes:
-    return index.to_bytes(8, "big")
 
 
 def _only_appends(batch: Batch, last: HardState) -> bool:
@@ -58,6 +58,11 @@ def _only_appends(batch: Batch, last: HardState) -> bool:
         and batch.base is None
         and (batch.state.term, batch.state.vote) == (last.term, last.vote)
     )
+
+
+def _same_but_longer(state: HardState, before: HardState) -> bool:
+    """Whether only appends lie between the two."""
+    return state == before._replace(commit_bound=state.commit_bound, last_index=state.last_index)
 
 
 def encode_state(state: HardState) -> bytes:
@@ -90,11 +95,14 @@ class LogStore:
     def __init__(self, path: Path, env: lmdb.Environment, new_epoch: Callable[[int], bytes]) -> None:
         self.path = path
         self._env = env
-        self._log = env.open_db(b"log")
-        self._meta = env.open_db(b"meta")
+        # Where the file is, the tables were: missing ones are damage, and none are made in their place.
+        create = not (path / _AHEAD_NAME).exists()
+        self._log = env.open_db(b"log", create=create)
+        self._meta = env.open_db(b"meta", create=create)
         self._new_epoch = new_epoch
         self._file: File | None = None
         self._ahead: WriteAhead | None = None
+        """Where frames go; none do before the first transaction has moved what was found there at the start."""
         self._waiting: list[Batch] = []
         """What is durable by the write-ahead file and not in the environment yet. Replaced when it has moved, so that
         `read` may look at it from another thread."""
@@ -108,7 +116,7 @@ class LogStore:
         path: Path,
         *,
         map_size: int,
-        open_env: Callable[..., lmdb.Environment] = lmdb.open,
+        open_env: Callable[..., lmdb.Environment] = open_environment,
         open_file: Callable[[Path, bool], File] = SyncedFile,
         new_epoch: Callable[[int], bytes] = os.urandom,
     ) -> "LogStore":
@@ -120,9 +128,13 @@ class LogStore:
         try:
             path.mkdir(parents=True, exist_ok=True)
             data = path / "data.mdb"
-            if data.exists():
-                _forget_cached_pages(data)
             with contextlib.ExitStack() as opened:
+                if data.exists():
+                    _forget_cached_pages(data)
+                elif (path / _AHEAD_NAME).exists():
+                    raise DamagedRecord("it has a write-ahead file and no data.mdb")
+                else:
+                    opened.callback(_unmake, path)
                 env = open_env(str(path), map_size=map_size, max_dbs=4, readahead=True, mode=0o600)
                 opened.callback(env.close)
                 _fill_up(env, data)
@@ -133,9 +145,13 @@ class LogStore:
                 opened.pop_all()
         except (
             *(lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError),
-            *(lmdb.KeyExistsError, DamagedRecord),
+            *(lmdb.NotFoundError, DamagedRecord),
         ) as error:
             raise RaftFault(f"the log in {path} is damaged: {error}") from error
+        except (PermissionError, lmdb.ReadonlyError) as error:  # which no restart mends, nor another disk
+            raise ConfigurationError(
+                f"the log in {path} cannot be opened: {error}; the node's user must be allowed to write to all in it"
+            ) from error
         except (lmdb.Error, OSError) as error:
             raise kind_of(error, path.parent)(f"the log in {path} cannot be opened: {error}") from error
         return store
@@ -145,12 +161,14 @@ class LogStore:
             found = txn.get(_FORMAT_KEY, db=self._meta)
             entries = txn.stat(self._log)["entries"]
         if found is None:
-            if entries:
-                raise RaftFault(f"the log in {self.path} is damaged: it has entries and no format")
+            if entries or (self.path / _AHEAD_NAME).exists():
+                what = "entries" if entries else "a write-ahead file"
+                raise DamagedRecord(f"it has {what} and no format")
             state = encode_state(HardState())
             self.put_now({_FORMAT_KEY: str(_CLOSED_FORMAT).encode(), _STATE_KEY: state})
+            _sync_folder(self.path)  # no power cut leaves a write-ahead file alone
             return _CLOSED_FORMAT
-        if not found.isdigit() or int(found) > FORMAT:
+        if found not in _FORMATS:
             raise ConfigurationError(
                 f"the log in {self.path} has format {found.decode(errors='replace')}; "
                 f"this version knows formats up to {FORMAT}"
@@ -158,28 +176,35 @@ class LogStore:
         return int(found)
 
     def _open_ahead(self, open_file: Callable[[Path, bool], File], format_found: int) -> None:
-        """What the write-ahead file holds moves into the environment, and a new epoch begins.
-
-        Raises DamagedRecord, lmdb.Error or OSError.
-        """
+        """Read what the write-ahead file holds. Raises DamagedRecord, ConfigurationError, lmdb.Error or OSError."""
         used = format_found == FORMAT
-        old = self.get(_EPOCH_KEY) or b""
-        if used and len(old) != EPOCH_SIZE:
+        epoch = self.get(_EPOCH_KEY) or b""
+        if used and len(epoch) != EPOCH_SIZE:
             raise DamagedRecord("it has a write-ahead file of no epoch")
         self._file = open_file(self.path / _AHEAD_NAME, used)
         _sync_folder(self.path)  # once the environment says that the file is used, a power cut must not take it away
-        found = frames(self._file.content(), old) if used else []
-        epoch = self._new_epoch(EPOCH_SIZE)
-        with self._env.begin(write=True) as txn:
-            for frame in found:
-                self._append(txn, ((parse(record).index, record) for record in frame.entries))
-                txn.put(_STATE_KEY, frame.state, db=self._meta)
-            txn.put(_EPOCH_KEY, epoch, db=self._meta)
-            txn.put(_FORMAT_KEY, str(FORMAT).encode(), db=self._meta)
-            state = txn.get(_STATE_KEY, db=self._meta)
-        self._ahead = WriteAhead(self._file, epoch)
         with contextlib.suppress(DamagedRecord):  # `verify` says so
-            self._last = decode_state(state or b"")
+            self._last = decode_state(self.get(_STATE_KEY) or b"")
+        content = self._file.content()
+        for frame in frames(content, epoch) if used else []:
+            self._last = decode_state(frame.state)
+            self._waiting.append(Batch(0, self._last, entries=[parse(record) for record in frame.entries]))
+        if not self._waiting:
+            self._check_void(content)
+
+    def _check_void(self, content: bytes) -> None:
+        """Frames of another epoch have moved. If the log does not hold their entries, the environment is older than
+        they are, or its epoch or format is damaged, which have no checksums: within a term no log becomes shorter."""
+        void = leading_frames(content)
+        try:
+            state = decode_state(void[-1].state if void else b"")
+        except (DamagedRecord, ConfigurationError):  # there are none, or another version wrote them
+            return
+        if state.last_index > self._last.last_index and _same_but_longer(state, self._last):
+            raise DamagedRecord(
+                f"it ends at entry {self._last.last_index}, and its write-ahead file goes on to entry "
+                f"{state.last_index} of the same term, in another epoch"
+            )
 
     def get(self, key: bytes) -> bytes | None:
         """A small record."""
@@ -214,40 +239,25 @@ class LogStore:
         """
         try:
             with self._env.begin() as txn:
-                stored = self._scan(txn, cache)
-        except lmdb.Error as error:
+                return self._scan(txn, cache)
+        except (DamagedRecord, lmdb.Error) as error:
             raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
-        return stored
 
     def _scan(self, txn: Any, cache: int) -> Stored:
-        record = txn.get(_STATE_KEY, db=self._meta)
-        try:
-            state = decode_state(record or b"")
-        except DamagedRecord as error:
-            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+        first = state = decode_state(txn.get(_STATE_KEY, db=self._meta) or b"")
         base = self._base(txn, state)
-        scan = _Scan(state, base, cache)
+        scan = Scan(state, base, cache)
         with txn.cursor(db=self._log) as cursor:
             for key, value in cursor:
-                try:
-                    scan.take(bytes(key), bytes(value))
-                except DamagedRecord as error:
-                    raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
-        if scan.last_index < state.commit_bound:
-            raise RaftFault(
-                f"the log in {self.path} is damaged: it ends at entry {scan.last_index}, "
-                f"but entry {state.commit_bound} was committed"
-            )
-        count = txn.stat(self._log)["entries"]
-        if scan.last_index != state.last_index or count != state.last_index - state.base_index:
-            raise RaftFault(
-                f"the log in {self.path} is damaged: it ends at entry {scan.last_index} of {state.last_index} "
-                f"({count} records)"
-            )
-        if scan.last_term > state.term:
-            raise RaftFault(
-                f"the log in {self.path} is damaged: term {state.term} is older than its last entry's {scan.last_term}"
-            )
+                scan.take(bytes(key), bytes(value))
+        scan.end(state, txn.stat(self._log)["entries"])
+        for batch in self._waiting:
+            for entry in batch.entries:
+                scan.take(key_of(entry.index), entry.record)
+            state = batch.state
+            if not _same_but_longer(state, first):
+                raise DamagedRecord(f"its write-ahead file holds {state}, its environment {first}")
+            scan.end(state, scan.last_index - state.base_index)
         return Stored(state, scan.runs, scan.tail, scan.configurations, scan.first_command, base, scan.size)
 
     def _base(self, txn: Any, state: HardState) -> Base | None:
@@ -258,11 +268,11 @@ class LogStore:
             base = Base.decode(record or b"")
             parse(base.configuration)
         except ValueError as error:
-            raise RaftFault(f"the log in {self.path} is damaged: {error}") from error
+            raise DamagedRecord(str(error)) from error
         if (base.index, base.term) != (state.base_index, state.base_term):
-            raise RaftFault(
-                f"the log in {self.path} is damaged: it begins behind entry {state.base_index} of term "
-                f"{state.base_term}, or behind entry {base.index} of term {base.term}"
+            raise DamagedRecord(
+                f"it begins behind entry {state.base_index} of term {state.base_term}, "
+                f"or behind entry {base.index} of term {base.term}"
             )
         return base
 
@@ -284,7 +294,7 @@ class LogStore:
         size = 0
         try:
             with self._env.begin(db=self._log) as txn, txn.cursor() as cursor:
-                if cursor.set_key(_key(first)):
+                if cursor.set_key(key_of(first)):
                     for value in cursor.iternext(keys=False, values=True):
                         size += len(value)
                         if found and size > max_bytes:
@@ -313,18 +323,18 @@ class LogStore:
 
     def write(self, batches: list[Batch]) -> None:
         """Durable, all of them together, when it returns. Raises lmdb.Error or OSError."""
-        if self._failed or self._ahead is None:
+        if self._failed or self._file is None:
             raise lmdb.Error("the log is closed, or writing it has failed before")
         self._failed = True
         state = encode_state(batches[-1].state)
         frame = None
-        if all(_only_appends(batch, self._last) for batch in batches):
+        if self._ahead is not None and all(_only_appends(batch, self._last) for batch in batches):
             entries = [entry for batch in batches for entry in batch.entries]
             for index, entry in enumerate(entries, self._last.last_index + 1):
                 if entry.index != index:
                     raise lmdb.KeyExistsError(f"entry {entry.index} cannot follow entry {index - 1}")
             frame = self._ahead.frame(state, [entry.record for entry in entries])
-        if frame is not None:
+        if self._ahead is not None and frame is not None:
             self._ahead.append(frame)
             self._waiting += batches
         else:
@@ -334,7 +344,7 @@ class LogStore:
 
     def _commit(self, batches: list[Batch], state: bytes | None, *, closing: bool = False) -> None:
         """One synced transaction, after which the write-ahead file holds nothing."""
-        assert self._ahead is not None
+        assert self._file is not None
         epoch = self._new_epoch(EPOCH_SIZE)
         with self._env.begin(write=True) as txn:
             for batch in batches:
@@ -353,25 +363,24 @@ class LogStore:
             if state is not None:
                 txn.put(_STATE_KEY, state, db=self._meta)
             txn.put(_EPOCH_KEY, epoch, db=self._meta)
-            if closing:
-                txn.put(_FORMAT_KEY, str(_CLOSED_FORMAT).encode(), db=self._meta)
+            txn.put(_FORMAT_KEY, str(_CLOSED_FORMAT if closing else FORMAT).encode(), db=self._meta)
         self._waiting = []
-        self._ahead.begin(epoch)
+        self._ahead = WriteAhead(self._file, epoch)
 
     def _append(self, txn: Any, records: Iterable[tuple[int, bytes]]) -> None:
         for index, record in records:
             # False instead of an error: the entry would be taken for durable without being there
-            if not txn.put(_key(index), record, db=self._log, append=True):
+            if not txn.put(key_of(index), record, db=self._log, append=True):
                 raise lmdb.KeyExistsError(f"entry {index} would not be the last one")
 
     def _cut(self, txn: Any, index: int) -> None:
         with txn.cursor(db=self._log) as cursor:
-            found = cursor.set_range(_key(index))
+            found = cursor.set_range(key_of(index))
             while found:
                 found = cursor.delete()
 
     def _cut_before(self, txn: Any, base: Base) -> None:
-        last = _key(base.index)
+        last = key_of(base.index)
         with txn.cursor(db=self._log) as cursor:
             found = cursor.first()
             while found and cursor.key() <= last:
@@ -383,8 +392,8 @@ class LogStore:
         return (self.path / "data.mdb").stat().st_size
 
     def close(self) -> None:
-        """Everything moves into the environment, unless a write has failed; whatever else prevents that, the next
-        start does it."""
+        """Everything moves into the environment, unless nothing was written since the start, or a write has failed;
+        whatever else prevents that, it stays as after a kill."""
         if self._ahead is not None and not self._failed:
             self._failed = True  # nothing is written any more
             state = encode_state(self._waiting[-1].state) if self._waiting else None
@@ -403,46 +412,10 @@ class LogStore:
             file.close()
 
 
-class _Scan:
-    """Checks the log entry by entry and gathers what the journal needs."""
-
-    def __init__(self, state: HardState, base: Base | None, cache: int) -> None:
-        self.last_index, self.last_term = state.base_index, state.base_term
-        self.runs: list[tuple[int, int]] = []
-        self.tail: list[Entry] = []
-        self.configurations: list[Entry] = [] if base is None else [parse(base.configuration)]
-        self.first_command: int | None = None if base is None else base.index
-        self._last_time = 0 if base is None else base.time_ms
-        self._cache = cache
-        self._size = 0
-        self.size = 0
-
-    def take(self, key: bytes, value: bytes) -> None:
-        """Raises DamagedRecord."""
-        entry = parse(value)
-        if key != _key(entry.index) or entry.index != self.last_index + 1:
-            raise DamagedRecord(f"entry {self.last_index + 1} is missing")
-        if entry.term < self.last_term or entry.time_ms < self._last_time:
-            raise DamagedRecord(f"entry {entry.index} is older than the one before it")
-        if entry.term != self.last_term:
-            self.runs.append((entry.index, entry.term))
-        if entry.kind is Kind.CONFIGURATION:
-            self.configurations.append(entry)
-        elif entry.kind is Kind.COMMAND and self.first_command is None:
-            self.first_command = entry.index
-        self.last_index, self.last_term, self._last_time = entry.index, entry.term, entry.time_ms
-        self.size += entry.size
-        self.tail.append(entry)
-        self._size += entry.size + OVERHEAD
-        if self._size > 2 * self._cache:
-            self._trim()
-
-    def _trim(self) -> None:
-        drop = 0
-        while self._size > self._cache and drop < len(self.tail) - 1:
-            self._size -= self.tail[drop].size + OVERHEAD
-            drop += 1
-        del self.tail[:drop]
+def _unmake(path: Path) -> None:
+    """Of a log that could not be made: what there is of it may be cut short, which a later start would call damage."""
+    for name in (_AHEAD_NAME, "data.mdb"):
+        (path / name).unlink(missing_ok=True)
 
 
 def _forget_cached_pages(data: Path) -> None:

@@ -18,6 +18,7 @@ value that looks like a frame.
 The checksum (CRC-32) covers what follows it, without the padding. Numbers are big-endian; those of frames begin with 0.
 """
 
+import errno
 import os
 import struct
 import zlib
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from kvorum_raft.entry import DamagedRecord
+from kvorum_raft.errors import ConfigurationError
 
 SIZE: Final = 2 << 20
 """Bytes of the file. Moving that much into the environment holds up the writer for some milliseconds."""
@@ -37,6 +39,7 @@ _MAGIC: Final = b"kvwa"
 _HEADER: Final = struct.Struct(">4sI8sII")
 _CHECKED_FROM: Final = 8
 """Bytes that come before what the checksum covers."""
+_EPOCH_AT: Final = 8
 _COUNT: Final = struct.Struct(">I")
 _ZEROS: Final = bytes(ALIGNED)
 
@@ -62,11 +65,17 @@ class SyncedFile:
         """Open it, or make it if it need not be `whole`. Its blocks are written, not only reserved: a write into them
         changes no metadata that would have to be synced with it. The folder's sync is the caller's.
 
-        Raises OSError, or DamagedRecord if it should be whole and is not."""
+        Raises OSError, ConfigurationError for a symbolic link, or DamagedRecord if it should be whole and is not."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (0 if whole else os.O_CREAT), 0o600)
+            self._fd = os.open(path, flags | (0 if whole else os.O_CREAT), 0o600)
         except FileNotFoundError:
             raise DamagedRecord("its write-ahead file is missing") from None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            # What it leads to may be somebody else's: it would be overwritten, and its folder is not the one synced.
+            raise ConfigurationError(f"{path} is a symbolic link: the file itself must be there") from error
         try:
             size = os.fstat(self._fd).st_size
             if whole and size != SIZE:
@@ -74,6 +83,7 @@ class SyncedFile:
             if size != SIZE:
                 os.ftruncate(self._fd, 0)
                 self.write(0, bytes(SIZE))
+            if not whole:  # one that is there may be a copy, or of a process that was killed before it came to this
                 os.fsync(self._fd)
         except BaseException:
             os.close(self._fd)
@@ -109,17 +119,12 @@ class Frame(NamedTuple):
 
 
 class WriteAhead:
-    """The frames of one epoch, which begins empty."""
+    """The frames of one epoch, which begins empty: whatever the file holds is void."""
 
     def __init__(self, file: File, epoch: bytes) -> None:
         self._file = file
         self._end = 0
         self._number = 0
-        self._epoch = epoch
-
-    def begin(self, epoch: bytes) -> None:
-        """Whatever was written is void."""
-        self._end = self._number = 0
         self._epoch = epoch
 
     def frame(self, state: bytes, entries: Sequence[bytes]) -> bytes | None:
@@ -151,11 +156,7 @@ def frames(data: bytes, epoch: bytes) -> list[Frame]:
     Raises DamagedRecord if frames follow behind one that cannot be read: the next one is written when the one before it
     is synced, so that one was whole once.
     """
-    found: list[Frame] = []
-    at = 0
-    while (read := _frame_at(data, at, epoch)) is not None and read[0] == len(found):
-        found.append(read[1])
-        at = read[2]
+    found, at = _run(data, epoch)
     for later in range(at, len(data), ALIGNED):
         read = _frame_at(data, later, epoch)
         if read is not None:
@@ -163,6 +164,21 @@ def frames(data: bytes, epoch: bytes) -> list[Frame]:
                 f"frame {len(found)} of its write-ahead file is damaged, and frame {read[0]} comes after it"
             )
     return found
+
+
+def leading_frames(data: bytes) -> list[Frame]:
+    """The frames that the file begins with, of whatever epoch."""
+    return _run(data, data[_EPOCH_AT : _EPOCH_AT + EPOCH_SIZE])[0]
+
+
+def _run(data: bytes, epoch: bytes) -> tuple[list[Frame], int]:
+    """Frames of this epoch from the beginning on, and where they end."""
+    found: list[Frame] = []
+    at = 0
+    while (read := _frame_at(data, at, epoch)) is not None and read[0] == len(found):
+        found.append(read[1])
+        at = read[2]
+    return found, at
 
 
 def _frame_at(data: bytes, at: int, epoch: bytes) -> tuple[int, Frame, int] | None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 from uuid import uuid4
 
-import lmdb
-
 from kvorum_raft.checkpoints import sync_path
 from kvorum_raft.founding import CHECKPOINTS, RAFT, found
 from kvorum_raft.seams import Member
@@ -146,9 +144,7 @@ def _write_image(store: Store, target: Path) -> None:
 
 def _make_embedded(copy: Path, folder: Path) -> None:
     """Through the same code that makes one, so that all its proofs are there."""
-    environment = Environment(
-        folder, durable=True, map_size=DEFAULT_MAP_SIZE, max_readers=16, host=LinuxHost(), open_env=lmdb.open
-    )
+    environment = Environment(folder, durable=True, map_size=DEFAULT_MAP_SIZE, max_readers=16, host=LinuxHost())
     environment.open_copy(copy, None)
     environment.close()
     copy.unlink()

@@ -31,6 +31,7 @@ from typing import Any, Final
 import lmdb
 
 from kvorum.errors import DatabaseCorrupt, InvalidArgument
+from kvorum_raft.environments import LOCK_TABLE, open_environment
 
 from . import checked, records
 from .errors import DAMAGE, Damaged, StoreFault
@@ -41,7 +42,6 @@ _log = logging.getLogger(__name__)
 
 _FORMAT: Final = "FORMAT"
 DATA: Final = "data.mdb"
-_LOCK_TABLE: Final = "lock.mdb"
 _RUN: Final = "RUN"
 _CLEAN: Final = "CLEAN"
 _STARTS: Final = "STARTS"
@@ -65,7 +65,7 @@ class Environment:
         map_size: int,
         max_readers: int,
         host: Host,
-        open_env: Callable[..., Any] = lmdb.open,
+        open_env: Callable[..., Any] = open_environment,
     ) -> None:
         self._lmdb_open = open_env
         self.path = path
@@ -324,7 +324,7 @@ class Environment:
     def _begin_anew(self) -> None:
         """An empty folder with a new uuid. FORMAT goes last: before, the old uuid matches nothing that could be
         trusted."""
-        for name in (_CLEAN, _RUN, DATA, _LOCK_TABLE, _STARTS, _DAMAGED):  # the proofs first, the doubts last
+        for name in (_CLEAN, _RUN, DATA, LOCK_TABLE, _STARTS, _DAMAGED):  # the proofs first, the doubts last
             self._remove(name)
         self._uuid = self._host.new_uuid()
         self._write_format()

@@ -17,6 +17,7 @@ import lmdb
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.limits import MAX_HISTORY_ROWS, MAX_HISTORY_SIZE
+from kvorum_raft.environments import open_environment
 from kvorum_raft.seams import PreparedState, StateFacts
 
 from . import auth, checked, expiry, history, queues, records, refounding, scrubbing, sessions
@@ -112,14 +113,14 @@ class Store:
         (`force_rebuild` does so at will). `map_size` bounds the state's size in bytes and never grows while it is open.
         `quarantine` names commits, (index of the entry, number in it), that are answered with INVALID and not executed;
         it must be the same on all nodes when they apply that entry, and `history_bounds` must be always. `open_env`
-        replaces `lmdb.open` in simulations, `run_aside` the thread that deletes a state that was replaced.
+        replaces `open_environment` in simulations, `run_aside` the thread that deletes a state that was replaced.
 
         Errors: DatabaseLocked, DatabaseCorrupt, InvalidArgument (of `kvorum.errors`), StoreFault, OSError.
         """
         if durable and force_rebuild:
             raise ValueError("an embedded database has no log to be rebuilt from")
         host = host or LinuxHost()
-        opener = lmdb.open if open_env is None else open_env
+        opener = open_environment if open_env is None else open_env
 
         def make(folder: Path) -> Environment:
             return Environment(

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,11 @@ async def test_a_state_ahead_of_its_log_is_a_fault(tmp_path: Path) -> None:
     await cluster.propose(3)
     machine = cluster.machines["n1"]
     await cluster.stop()
-    (tmp_path / "n1" / "raft" / "log" / "data.mdb").unlink()
+    log = tmp_path / "n1" / "raft" / "log"
+    (log / "data.mdb").unlink()
+    with pytest.raises(RaftFault, match=r"is damaged: it has a write-ahead file and no data\.mdb"):
+        await RaftNode(cluster.config("n1"), machine).start()
+    shutil.rmtree(log)
     with pytest.raises(RaftFault, match="the log ends at entry 0"):
         await RaftNode(cluster.config("n1"), machine).start()
 

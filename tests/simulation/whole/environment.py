@@ -52,8 +52,10 @@ class Environment:
             raise lmdb.ReadonlyError("Permission denied")
         return Transaction(self, db, parent, write)
 
-    def open_db(self, name: bytes) -> "Database":
+    def open_db(self, name: bytes, *, create: bool = True) -> "Database":
         if name not in self.storage.committed():
+            if not create:
+                raise lmdb.NotFoundError("mdb_dbi_open: MDB_NOTFOUND: No matching key/data pair found")
             with self.begin(write=True) as txn:
                 txn.make(name)
         return Database(name)

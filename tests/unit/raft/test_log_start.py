@@ -2,9 +2,11 @@
 
 import errno
 import os
+import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lmdb
 import pytest
@@ -13,8 +15,8 @@ from kvorum_raft import log_store
 from kvorum_raft.entry import Kind, make
 from kvorum_raft.errors import ConfigurationError, DiskFull, RaftError, RaftFault
 from kvorum_raft.journal import Batch, HardState
-from kvorum_raft.log_store import LogStore
-from kvorum_raft.write_ahead import SIZE, SyncedFile
+from kvorum_raft.log_store import LogStore, encode_state
+from kvorum_raft.write_ahead import SIZE, SyncedFile, WriteAhead
 
 MAP = 1 << 30
 SMALL_MAP = 256 << 10
@@ -59,29 +61,85 @@ def _put(path: Path, key: bytes, value: bytes, table: bytes = b"meta") -> None:
         txn.put(key, value, db=env.open_db(table, txn))
 
 
+def _delete(path: Path, key: bytes) -> None:
+    with lmdb.open(str(path), map_size=MAP, max_dbs=4) as env, env.begin(write=True) as txn:
+        txn.delete(key, db=env.open_db(b"meta", txn))
+
+
+def _without_tables(path: Path) -> None:
+    with lmdb.open(str(path), map_size=MAP, max_dbs=4) as env:
+        tables = env.open_db(b"log"), env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            for table in tables:
+                txn.drop(table)
+
+
 def _damaged_frame(path: Path) -> None:
     with (path / "write-ahead").open("r+b") as file:
         file.seek(50)
         file.write(b"?")
 
 
-FAILURES: dict[str, tuple[Callable[[Path], Any], type[RaftError]]] = {
-    "format": (lambda path: _put(path, b"format", b"9"), ConfigurationError),
-    "no write-ahead file": (lambda path: (path / "write-ahead").unlink(), RaftFault),
-    "damaged frame": (_damaged_frame, RaftFault),
-    "an entry is there twice": (lambda path: _put(path, (5).to_bytes(8, "big"), b"", b"log"), RaftFault),
+def _neither_file_nor_format(path: Path) -> None:
+    _put(path, (1).to_bytes(8, "big"), b"entry", b"log")
+    _delete(path, b"format")
+    (path / "write-ahead").unlink()
+
+
+LONGER: Final = "it ends at entry 0, and its write-ahead file goes on to entry 5 of the same term, in another epoch"
+FAILURES: dict[str, tuple[Callable[[Path], Any], type[RaftError], str]] = {
+    "format": (lambda path: _put(path, b"format", b"9"), ConfigurationError, "has format 9"),
+    "format 0": (lambda path: _put(path, b"format", b"0"), ConfigurationError, "has format 0"),
+    "no format": (
+        lambda path: _delete(path, b"format"),
+        RaftFault,
+        "is damaged: it has a write-ahead file and no format",
+    ),
+    "neither": (_neither_file_nor_format, RaftFault, "is damaged: it has entries and no format"),
+    "no file": (lambda path: (path / "write-ahead").unlink(), RaftFault, "is damaged: its write-ahead file is missing"),
+    "damaged frame": (_damaged_frame, RaftFault, "is damaged: frame 0 of its write-ahead file"),
+    "no tables": (_without_tables, RaftFault, "is damaged: .*MDB_NOTFOUND"),
+    "no epoch": (lambda path: _delete(path, b"epoch"), RaftFault, "is damaged: it has a write-ahead file of no epoch"),
+    "another epoch": (lambda path: _put(path, b"epoch", b"8 bytes?"), RaftFault, f"is damaged: {LONGER}"),
+    "said to be closed": (lambda path: _put(path, b"format", b"1"), RaftFault, f"is damaged: {LONGER}"),
+    "environment lost": (
+        lambda path: (path / "data.mdb").unlink(),
+        RaftFault,
+        "is damaged: it has a write-ahead file and no data.mdb",
+    ),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, failure: str) -> None:
-    spoil, kind = FAILURES[failure]
+    spoil, kind, words = FAILURES[failure]
     _used(tmp_path)
     spoil(tmp_path)
-    with pytest.raises(kind) as caught:
-        LogStore.open(tmp_path, map_size=MAP)
+    ahead = tmp_path / "write-ahead"
+    before = ahead.read_bytes() if ahead.exists() else None
+    for _ in range(2):  # nor does the second one forget what the first one saw
+        with pytest.raises(kind, match=words) as caught:
+            LogStore.open(tmp_path, map_size=MAP)
+    assert before == (ahead.read_bytes() if ahead.exists() else None), "what may be all that is left stays"
     # The error holds the frames of the calls, and they what was opened: it is closed nevertheless.
     assert caught.value and _open_files(tmp_path) == []
+
+
+def test_a_first_start_that_fails_leaves_no_half_of_a_log(tmp_path: Path) -> None:
+    """Which a later one would call damaged."""
+
+    def cut_short(path: str, **_: Any) -> lmdb.Environment:
+        (Path(path) / "data.mdb").write_bytes(bytes(4_096))
+        raise lmdb.DiskError(f"{path}: No space left on device")
+
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="No space left"):
+            LogStore.open(tmp_path, map_size=MAP, open_env=cut_short)
+        assert not (tmp_path / "data.mdb").exists()
+    _used(tmp_path)
+    with pytest.raises(DiskFull, match="No space left"):
+        LogStore.open(tmp_path, map_size=MAP, open_env=cut_short)
+    assert (tmp_path / "data.mdb").exists(), "a log that was there is never taken away"
 
 
 def test_a_start_that_fails_at_its_last_step_leaves_nothing_open(
@@ -129,7 +187,70 @@ def test_the_folder_is_synced_before_the_environment_relies_on_the_file(
 
     monkeypatch.setattr(log_store, "_sync_folder", noting)
     store = LogStore.open(path, map_size=MAP, open_env=open_env)
-    assert (True, b"1") in found and store_format(path) == b"2"
+    store.write([_batch(1, 1)])
+    assert found == [(False, b"1"), (True, b"1")], "nor is there ever a file without an environment"
+    assert store_format(path) == b"2"
+    store.close()
+
+
+@pytest.mark.parametrize("path", ["data.mdb", "write-ahead"])
+def test_a_file_that_this_user_may_not_open_is_no_fault_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """No restart mends it, and the node's folder need not be replaced."""
+    _used(tmp_path)
+
+    def denied(opened: Path, *how: Any, **more: Any) -> int:
+        if Path(opened).name == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(opened))
+        return real(opened, *how, **more)
+
+    real = os.open
+    with monkeypatch.context() as patch, pytest.raises(ConfigurationError) as caught:
+        patch.setattr(os, "open", denied)
+        LogStore.open(tmp_path, map_size=MAP)
+    expected = "Permission denied: '{}'; the node's user must be allowed to write to all in it"
+    assert str(caught.value).endswith(expected.format(tmp_path / path)) and _open_files(tmp_path) == []
+
+
+def test_an_environment_that_this_user_may_not_open_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    def denied(path: str, **_: Any) -> lmdb.Environment:
+        raise lmdb.ReadonlyError(f"{path}: Permission denied")
+
+    with pytest.raises(ConfigurationError, match="Permission denied; the node's user must be allowed to write"):
+        LogStore.open(tmp_path, map_size=MAP, open_env=denied)
+
+
+@pytest.mark.parametrize("error", [lmdb.MapFullError("full"), OSError(errno.EIO, "Input/output error")])
+def test_records_that_cannot_be_stored_at_the_start_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Broken:
+        def begin(self, **_: Any) -> None:
+            raise error
+
+    store = LogStore.open(tmp_path, map_size=MAP)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(RaftFault, match="cannot write to .*" + re.escape(str(error))) as caught,
+    ):
+        patch.setattr(store, "_env", Broken())
+        store.put_now({b"small": b"record"})
+    assert isinstance(caught.value, DiskFull) == isinstance(error, lmdb.MapFullError)
+    store.close()
+
+
+def test_what_a_version_of_the_future_left_in_the_file_is_void_like_all_else(tmp_path: Path) -> None:
+    """It was closed in order, so that this version may open it."""
+    store = LogStore.open(tmp_path, map_size=MAP)
+    store.write([_batch(1, 2)])
+    assert store._file is not None
+    ahead = WriteAhead(store._file, b"8 bytes?")
+    body = b"\x02" + encode_state(HardState(1, "B", 0, 9))[1:-4]
+    ahead.append(ahead.frame(body + zlib.crc32(body).to_bytes(4, "big"), []) or b"")
+    store.close()
+    store = LogStore.open(tmp_path, map_size=MAP)
+    assert store.verify(cache=1 << 20).state.last_index == 2
     store.close()
 
 
@@ -168,8 +289,10 @@ def test_a_full_map_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         store.write([_batch(done + 1, done + 1)])
     store.close()
     for _ in range(2):
-        with pytest.raises(DiskFull, match=r"cannot be opened: .*MAP_FULL"):
-            LogStore.open(tmp_path, map_size=SMALL_MAP)
+        store = LogStore.open(tmp_path, map_size=SMALL_MAP)
+        with pytest.raises(lmdb.MapFullError):
+            store.write([_batch(done + 1, done + 1)])
+        store.close()
     store = LogStore.open(tmp_path, map_size=MAP)
     stored = store.verify(cache=1 << 30)
     assert [entry.index for entry in stored.tail] == list(range(1, done + 1)) and stored.state.last_index == done

@@ -1,6 +1,7 @@
 """The log on a real disk: what was written comes back, and damage is named in one line."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kvorum_raft.base import Base
 from kvorum_raft.entry import FORMAT, HEADER_SIZE, DamagedRecord, Entry, Kind, make, parse
 from kvorum_raft.errors import ConfigurationError, RaftFault
 from kvorum_raft.journal import Batch, HardState, RaftJournal
+from kvorum_raft.log_scan import Scan
 from kvorum_raft.log_store import LogStore, decode_state, encode_state
 from kvorum_raft.seams import Member
 
@@ -89,6 +91,14 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "short record": (lambda txn, log, meta: txn.put(_key(7), b"abc", db=log), "a record of 3 bytes"),
     "wrong place": (lambda txn, log, meta: txn.put(_key(7), _record(8, 1), db=log), "entry 7 is missing"),
     "older term": (lambda txn, log, meta: txn.put(_key(50), _record(50, 1), db=log), "entry 50 is older"),
+    "older time": (
+        lambda txn, log, meta: txn.put(_key(60), make(Kind.COMMAND, 60, 2, 1058, b"").record, db=log),
+        "entry 60 is older",
+    ),
+    "wrong key": (
+        lambda txn, log, meta: txn.delete(_key(60), db=log) and txn.put(_key(61), _record(60, 2), db=log),
+        "entry 60 is missing",
+    ),
     "hard state": (lambda txn, log, meta: txn.put(b"state", b"x" * 60, db=meta), "term and vote"),
     "no hard state": (lambda txn, log, meta: txn.delete(b"state", db=meta), "term and vote"),
     "below the commit bound": (
@@ -113,6 +123,34 @@ def test_damage_is_named_in_one_line(filled: Path, what: str) -> None:
     store.close()
 
 
+def test_damage_that_the_environment_finds_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrupted(*_: object) -> None:
+        raise lmdb.CorruptedError("mdb_cursor_get: MDB_CORRUPTED")
+
+    store = LogStore.open(filled, map_size=MAP)
+    with monkeypatch.context() as patch, pytest.raises(RaftFault, match="is damaged: mdb_cursor_get: MDB_CORRUPTED"):
+        patch.setattr(Scan, "take", corrupted)
+        store.verify(cache=1 << 20)
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["payload", "short record", "missing in the middle", "wrong place"])
+def test_damage_that_is_read_later_is_named_too(filled: Path, what: str) -> None:
+    _spoil(filled, DAMAGES[what][0])
+    store = LogStore.open(filled, map_size=MAP)
+    with pytest.raises(RaftFault, match="is damaged: "):
+        store.read(1, 30, 10**6)
+    store.close()
+
+
+def test_an_empty_record_takes_the_one_before_away(filled: Path) -> None:
+    store = LogStore.open(filled, map_size=MAP)
+    store.write([Batch(1, HardState(2, "B", 40, 60, 0, 0), records={b"small": b"", b"other": b"", b"third": b"3"})])
+    assert [store.get(key) for key in (b"small", b"other", b"third")] == [None, None, b"3"]
+    assert store.records(b"small") == []
+    store.close()
+
+
 def test_formats_of_the_future_are_refused_by_name(filled: Path) -> None:
     _spoil(filled, lambda txn, log, meta: txn.put(b"format", b"3", db=meta))
     with pytest.raises(ConfigurationError, match="has format 3; this version knows formats up to 2"):
@@ -120,8 +158,6 @@ def test_formats_of_the_future_are_refused_by_name(filled: Path) -> None:
 
 
 def test_a_record_of_the_future_is_refused_by_name() -> None:
-    import zlib
-
     record = bytearray(make(Kind.COMMAND, 3, 1, 5, b"x").record)
     record[0] = FORMAT + 1
     checksum = zlib.crc32(record[HEADER_SIZE:], zlib.crc32(record[: HEADER_SIZE - 4]))
@@ -146,13 +182,18 @@ def test_hard_state_round_trip() -> None:
     assert decode_state(encode_state(state)) == state
     with pytest.raises(DamagedRecord):
         decode_state(b"")
+    newer, longer = (bytes([2]) + encode_state(state)[1:-4], encode_state(state)[:-4] + b"?")
+    with pytest.raises(ConfigurationError, match="the hard state has format 2; this version knows formats up to 1"):
+        decode_state(newer + zlib.crc32(newer).to_bytes(4, "big"))
+    with pytest.raises(DamagedRecord, match="wrong length"):
+        decode_state(longer + zlib.crc32(longer).to_bytes(4, "big"))
 
 
 def test_the_page_cache_is_dropped_before_reading(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advice: list[int] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, start, size, what: advice.append(what))
     LogStore.open(filled, map_size=MAP).close()
-    assert advice == [os.POSIX_FADV_DONTNEED]
+    assert advice == [os.POSIX_FADV_DONTNEED] * 2, "of the environment, and of the write-ahead file"
 
 
 @pytest.fixture
