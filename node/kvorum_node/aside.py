@@ -6,7 +6,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.errors import InvalidArgument
 
-from .lists import ASIDE, MAX_AGE, ListReader, ReadJob
+from .lists import MAX_AGE, ListReader
+from .read_jobs import ASIDE, ReadJob
 from .store import Snapshot, Store
 
 Result = TypeVar("Result")

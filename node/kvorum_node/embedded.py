@@ -28,10 +28,10 @@ from kvorum_raft.errors import RaftError
 
 from .access import INSIDER
 from .admission import MAX_WEIGHT
-from .lists import ListJob
 from .local import LocalConsensus
 from .queue import Consumer
 from .range_reader import RangeReader
+from .read_jobs import ListJob
 from .reads import PendingRead
 from .service import NodeService, ServiceSettings, settle_down
 from .space import SpaceWatch, embedded_reserve

@@ -22,8 +22,8 @@ from kvorum.cluster import Address, ClusterBackend
 from kvorum.tracing import current_traceparent
 
 from .access import INSIDER, Caller
-from .lists import HTTP, ListJob
 from .range_reader import RangeReader
+from .read_jobs import HTTP, ListJob
 from .reads import PendingRead
 from .service import NodeService
 from .store.rights import Rights, for_keys

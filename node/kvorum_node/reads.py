@@ -21,8 +21,9 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_raft.errors import Overloaded, RaftError
 
 from .barrier import Barrier
-from .lists import NODE, TOO_MANY, ListJob, ListReader
+from .lists import TOO_MANY, ListReader
 from .metrics.operations import OK, Meter, code_of_read
+from .read_jobs import NODE, ListJob
 from .slow import LOOKED_AT, Facts, SlowLog, milliseconds, of_keys
 from .store import Snapshot, Store, StoreFault
 from .timers import Alarm, Timers

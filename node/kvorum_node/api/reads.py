@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from kvorum._proto import kvorum_pb2 as pb
 
 from ..access import Refusal
-from ..lists import ListJob
+from ..read_jobs import ListJob
 from ..reads import Pending, PendingPoints, PendingRead
 from ..service import NodeService
 from ..store.rights import for_keys, for_read

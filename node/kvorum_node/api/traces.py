@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvorum._proto import kvorum_pb2 as pb
 
-from ..lists import ListJob
+from ..read_jobs import ListJob
 from ..reads import PendingRead
 from ..service import Answer, NodeService
 from ..tracing import MAX_FOLLOWED, NodeTracing, Phase

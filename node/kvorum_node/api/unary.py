@@ -18,8 +18,8 @@ from kvorum.rights import denied
 from kvorum_raft.errors import RaftError
 
 from ..access import Caller, Refusal
-from ..lists import ListJob
 from ..metrics.operations import code_of_write
+from ..read_jobs import ListJob
 from ..reads import PendingRead
 from ..service import NodeService
 from ..store.rights import Rights, for_read

@@ -9,7 +9,8 @@ from typing import Any
 
 import lmdb
 
-from kvorum_node.lists import ListJob, ListReader
+from kvorum_node.lists import ListReader
+from kvorum_node.read_jobs import ListJob
 from kvorum_node.store import Store
 from kvorum_node.timers import Alarm
 from kvorum_raft.entry import Entry

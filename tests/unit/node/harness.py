@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node.lists import ListReader, ReadJob
+from kvorum_node.lists import ListReader
+from kvorum_node.read_jobs import ReadJob
 from kvorum_node.service import NodeService, ServiceSettings
 from kvorum_node.store import Store
 from kvorum_raft.errors import NotLeader, RaftError, UnknownOutcome

@@ -8,7 +8,8 @@ import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node import lists
-from kvorum_node.lists import ListJob, ListReader
+from kvorum_node.lists import ListReader
+from kvorum_node.read_jobs import ListJob
 from kvorum_node.store import Store
 from tests.unit.node.harness import filled
 

@@ -10,10 +10,11 @@ import lmdb
 import pytest
 
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum_node import lists
+from kvorum_node import read_jobs
 from kvorum_node.barrier import Barrier
-from kvorum_node.lists import MAX_OPEN, SLICE_ROWS, ListJob, ListReader
+from kvorum_node.lists import MAX_OPEN, ListReader
 from kvorum_node.local import LocalConsensus
+from kvorum_node.read_jobs import SLICE_ROWS, ListJob
 from kvorum_node.store import Store
 from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, RaftError, UnknownOutcome
 from kvorum_raft.seams import Applied
@@ -201,7 +202,7 @@ async def test_a_list_comes_in_bounded_slices_of_one_snapshot(store: Store) -> N
 
 
 async def test_a_slice_that_is_kept_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "SLICE_COUNT", 300)
+    monkeypatch.setattr(read_jobs, "SLICE_COUNT", 300)
     reader = ListReader(store)
     reader.start()
     ranges = [
@@ -251,7 +252,7 @@ async def test_a_list_that_is_held_too_long_is_given_up(store: Store) -> None:
 async def test_counting_comes_in_slices_and_lets_others_go_between(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "SLICE_COUNT", 300)
+    monkeypatch.setattr(read_jobs, "SLICE_COUNT", 300)
     reader = ListReader(store)
     reader.start()
     taker, other = Taker(), Taker()
@@ -277,7 +278,7 @@ async def test_counting_comes_in_slices_and_lets_others_go_between(
 async def test_counting_can_be_cancelled_and_is_given_up_when_it_takes_too_long(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "SLICE_COUNT", 256)
+    monkeypatch.setattr(read_jobs, "SLICE_COUNT", 256)
     reader = ListReader(store, max_age=0.05)
     reader.start()
     cancelled, slow = Taker(patient=True), Taker(patient=True)
