@@ -17,6 +17,8 @@ class SilentCalls:
         self._news = asyncio.Event()
         self.ended = 0
         """Calls that the server has ended."""
+        self.over = ""
+        """Why there is no connection any more."""
 
     async def __aenter__(self) -> "SilentCalls":
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
@@ -52,9 +54,16 @@ class SilentCalls:
             await self._news.wait()
 
     async def _listen(self) -> None:
-        while data := await self._reader.read(65_536):
-            for event in self._h2.receive_data(data):
-                if isinstance(event, h2.events.StreamEnded):
-                    self.ended += 1
-            self._news.set()
-            self._writer.write(self._h2.data_to_send())
+        said = "closed by the server"
+        try:
+            while data := await self._reader.read(65_536):
+                for event in self._h2.receive_data(data):
+                    if isinstance(event, h2.events.StreamEnded):
+                        self.ended += 1
+                    elif isinstance(event, h2.events.ConnectionTerminated):
+                        said = f"told to go: {event.error_code} {event.additional_data!r}"
+                self._news.set()
+                self._writer.write(self._h2.data_to_send())
+        except OSError as error:
+            said = f"{said}, {error}"
+        self.over = said

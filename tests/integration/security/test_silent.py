@@ -17,10 +17,20 @@ CALLS = 250
 PATIENCE = 90
 
 
+async def _page(page: str) -> str:
+    return await asyncio.to_thread(lambda: urllib.request.urlopen(f"{page}/metrics", timeout=30).read().decode())
+
+
 async def _figure(page: str, name: str) -> float:
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(f"{page}/metrics", timeout=30).read().decode())
-    (line,) = [line for line in text.splitlines() if line.startswith(f"kvorum_debug_{name} ")]
+    (line,) = [line for line in (await _page(page)).splitlines() if line.startswith(f"kvorum_debug_{name} ")]
     return float(line.partition(" ")[2])
+
+
+async def _state(page: str, calls: list[SilentCalls]) -> str:
+    """What there is to be said when they do not end."""
+    signs = ("calls_", "connections_shut", "unfinished", "unread")
+    lines = [line for line in (await _page(page)).splitlines() if line[0] != "#" and any(s in line for s in signs)]
+    return "\n".join([*lines, *(f"{one.ended} of them have ended: {one.over or 'connected'}" for one in calls)])
 
 
 async def test_silent_calls_go_soon_and_the_oldest_first(cluster: ThreeNodes, root: kvorum.Kv) -> None:
@@ -33,11 +43,14 @@ async def test_silent_calls_go_soon_and_the_oldest_first(cluster: ThreeNodes, ro
             await one.begin("/kvorum.v1.Kv/Commit" if number % 2 else "/kvorum.v1.Kv/Stream", CALLS)
         async with kvorum.open_kv(f"kvorum://{address}", token=ROOT) as kv:
             await kv.set(("a",), 1)
-        async with asyncio.timeout(PATIENCE):
-            while await _figure(page, "calls_ended_silent") < before + connections * CALLS:
-                assert await _figure(page, "calls_silent") <= MAX_SILENT
-            for one in silent:  # they hear of it, so that nothing is left of them
-                await one.all_ended(CALLS)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while await _figure(page, "calls_ended_silent") < before + connections * CALLS:
+                    assert await _figure(page, "calls_silent") <= MAX_SILENT
+                for one in silent:  # they hear of it, so that nothing is left of them
+                    await one.all_ended(CALLS)
+        except TimeoutError:
+            raise AssertionError(await _state(page, silent)) from None
         assert await _figure(page, "calls_silent") == 0
 
 
