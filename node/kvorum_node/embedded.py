@@ -177,7 +177,7 @@ class EmbeddedBackend:
     # ---- the Backend seam
 
     async def point(self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float) -> bytes:
-        """See `PointReader.point`: a third of what `read` takes."""
+        """See `PointReader.point`: a fifth of what `read` takes."""
         await self._let_others_go()
         row = self._service.reads.at_once(key) if key else None
         if row is None:

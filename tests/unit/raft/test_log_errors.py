@@ -18,6 +18,7 @@ from kvorum_raft.faults import kind_of
 from kvorum_raft.journal import Batch, HardState
 from kvorum_raft.log_store import LogStore
 from kvorum_raft.write_ahead import MAX_FRAME, SIZE
+from tests.unit.raft.open_files import open_files
 
 MAP: Final = 1 << 30
 CALLS: Final = ("open", "ftruncate", "pwrite", "pread", "fsync", "fdatasync", "posix_fadvise")
@@ -94,18 +95,6 @@ def _empty(folder: Path) -> int:
     return 0
 
 
-def _open_files(folder: Path) -> list[str]:
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            path = fd.readlink()
-        except FileNotFoundError:  # of the listing itself
-            continue
-        if path.is_relative_to(folder):
-            found.append(path.name)
-    return found
-
-
 class Failing:
     """Counts the calls that concern a folder, and lets one of them fail."""
 
@@ -157,7 +146,7 @@ def test_whichever_call_fails(
         assert error is not None and os.strerror(number) in str(error), f"{calls[-1]} failed, and nobody heard of it"
         expected = DiskFull if number == errno.ENOSPC else RaftFault
         assert (type(error) if isinstance(error, RaftError) else kind_of(error, folder)) is expected
-        assert _open_files(folder) == []
+        assert open_files(folder) == []
         assert max(done, before) <= _found(folder) <= max(done, before) + 1, f"{calls[-1]} failed"
         assert _lived(folder) == (len(BATCHES), None), "the next process goes on"
     assert {call.split()[0] for call in calls} >= {"open", "pwrite", "pread", "fsync", "fdatasync"} - (
@@ -178,7 +167,7 @@ def test_a_limit_of_the_size_of_files_is_a_fault(tmp_path: Path, begin: Callable
             done, error = _lived(folder)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert _open_files(folder) == []
+        assert open_files(folder) == []
         assert max(done, before) <= _found(folder) <= max(done, before) + 1, f"{limit} bytes"
         assert (done, error) == (len(BATCHES), None) or error is not None
         failed += error is not None

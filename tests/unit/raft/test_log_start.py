@@ -17,6 +17,7 @@ from kvorum_raft.errors import ConfigurationError, DiskFull, RaftError, RaftFaul
 from kvorum_raft.journal import Batch, HardState
 from kvorum_raft.log_store import LogStore, encode_state
 from kvorum_raft.write_ahead import SIZE, SyncedFile, WriteAhead
+from tests.unit.raft.open_files import open_files
 
 MAP = 1 << 30
 SMALL_MAP = 256 << 10
@@ -32,19 +33,6 @@ def _killed(store: LogStore) -> None:
     """As the kernel does it: no transaction, no words."""
     store._close_file()
     store._env.close()
-
-
-def _open_files(folder: Path) -> list[str]:
-    """What this process has open in a folder."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            path = fd.readlink()
-        except FileNotFoundError:  # of the listing itself
-            continue
-        if path.is_relative_to(folder):
-            found.append(path.name)
-    return found
 
 
 def _used(path: Path) -> None:
@@ -122,7 +110,7 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, failure: str) ->
             LogStore.open(tmp_path, map_size=MAP)
     assert before == (ahead.read_bytes() if ahead.exists() else None), "what may be all that is left stays"
     # The error holds the frames of the calls, and they what was opened: it is closed nevertheless.
-    assert caught.value and _open_files(tmp_path) == []
+    assert caught.value and open_files(tmp_path) == []
 
 
 def test_a_first_start_that_fails_leaves_no_half_of_a_log(tmp_path: Path) -> None:
@@ -156,7 +144,7 @@ def test_a_start_that_fails_at_its_last_step_leaves_nothing_open(
     with monkeypatch.context() as patch, pytest.raises(RaftFault, match="Input/output error") as caught:
         patch.setattr(log_store, "_sync_folder", fails)
         LogStore.open(tmp_path / "log", map_size=MAP)
-    assert caught.value and _open_files(tmp_path) == []
+    assert caught.value and open_files(tmp_path) == []
     store = LogStore.open(tmp_path / "log", map_size=MAP)
     assert store.verify(cache=1 << 20).state.last_index == 5
     store.close()
@@ -210,7 +198,7 @@ def test_a_file_that_this_user_may_not_open_is_no_fault_of_the_disk(
         patch.setattr(os, "open", denied)
         LogStore.open(tmp_path, map_size=MAP)
     expected = "Permission denied: '{}'; the node's user must be allowed to write to all in it"
-    assert str(caught.value).endswith(expected.format(tmp_path / path)) and _open_files(tmp_path) == []
+    assert str(caught.value).endswith(expected.format(tmp_path / path)) and open_files(tmp_path) == []
 
 
 def test_an_environment_that_this_user_may_not_open_is_no_fault_of_the_disk(tmp_path: Path) -> None:
@@ -268,7 +256,7 @@ def test_a_disk_that_is_full_when_the_file_is_made_is_told_and_not_damage(
         with monkeypatch.context() as patch, pytest.raises(DiskFull, match="No space left"):
             patch.setattr(os, "pwrite", pwrite)
             LogStore.open(tmp_path, map_size=MAP)
-        assert _open_files(tmp_path) == []
+        assert open_files(tmp_path) == []
     store = LogStore.open(tmp_path, map_size=MAP)
     store.write([_batch(1, 2)])
     _killed(store)
@@ -304,7 +292,7 @@ def test_an_end_that_finds_the_map_full_is_as_a_kill(tmp_path: Path) -> None:
     for index in range(1, 201):
         store.write([_batch(index, index, size=3_000)])
     store.close()
-    assert _open_files(tmp_path) == []
+    assert open_files(tmp_path) == []
     store = LogStore.open(tmp_path, map_size=MAP)
     assert [entry.index for entry in store.verify(cache=1 << 30).tail] == list(range(1, 201))
     store.close()
@@ -319,7 +307,7 @@ def test_a_file_that_cannot_be_closed_does_not_keep_the_environment_open(tmp_pat
     store = LogStore.open(tmp_path, map_size=MAP, open_file=Unclosable)
     with pytest.raises(OSError, match="Input/output"):
         store.close()
-    assert _open_files(tmp_path) == []
+    assert open_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("entries", [1, 3_000])
