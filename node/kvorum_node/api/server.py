@@ -35,6 +35,8 @@ MAX_STREAMS = 10_000
 LOOK = 1.0
 """Seconds between looks at this node's health."""
 MAX_CONNECTIONS = 12_000
+MAX_WAITING = 3_000
+"""Calls that the loop has not come to yet."""
 HANDSHAKE_MS = 10_000
 """Thousands of clients may come back at once, and a handshake takes a millisecond or two."""
 GRACE = 1.0
@@ -89,6 +91,9 @@ class ApiServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 500),
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                # gRPC turns the rest away without a word, and would begin to at random while a third of them wait.
+                ("grpc.server.max_pending_requests", MAX_WAITING),
+                ("grpc.server.max_pending_requests_hard_limit", MAX_WAITING),
                 # Those without a handshake or a call count as well.
                 ("grpc.max_allowed_incoming_connections", at_most(MAX_CONNECTIONS, 10)),
             ),

@@ -1,6 +1,7 @@
 """Calls that are begun and never say anything: heads of HTTP/2 streams to a gRPC port, with no message behind them."""
 
 import asyncio
+from collections import Counter
 
 import h2.config
 import h2.connection
@@ -17,6 +18,8 @@ class SilentCalls:
         self._news = asyncio.Event()
         self.ended = 0
         """Calls that the server has ended."""
+        self.words: Counter[str] = Counter()
+        """What it said of them."""
         self.over = ""
         """Why there is no connection any more."""
 
@@ -58,7 +61,11 @@ class SilentCalls:
         try:
             while data := await self._reader.read(65_536):
                 for event in self._h2.receive_data(data):
-                    if isinstance(event, h2.events.StreamEnded):
+                    if isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived):
+                        said_of = dict(event.headers or ())
+                        if b"grpc-status" in said_of:
+                            self.words[said_of.get(b"grpc-message", b"").decode()] += 1
+                    elif isinstance(event, h2.events.StreamEnded):
                         self.ended += 1
                     elif isinstance(event, h2.events.ConnectionTerminated):
                         said = f"told to go: {event.error_code} {event.additional_data!r}"
