@@ -37,9 +37,9 @@ class CountingMachine:
     def applied_index(self) -> int:
         return self._index
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
+        yield True
         self._index = index
-        yield from ()
 
     def state_hash(self) -> bytes:
         return bytes(16)

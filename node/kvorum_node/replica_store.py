@@ -17,7 +17,7 @@ from .store import ApplyResult, Store, StoreFault
 class ReplicaStore(Store):
     """`apply` raises `kvorum_raft.errors.DiskFull` where there is no room."""
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, ApplyResult]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, ApplyResult]:
         try:
             return (yield from super().apply(index, time_ms, payload))
         except (lmdb.Error, OSError, StoreFault) as error:

@@ -255,7 +255,7 @@ class LeaderSide(CoreState):
         journal, commit = self.journal, self._SyncObj__raftCommitIndex
         if (
             self._SyncObj__raftLastApplied < commit
-            or self._applying is not None
+            or self.applying
             or self._unsent
             or self._resign
             or self._transfer is not None

@@ -42,7 +42,7 @@ class SnapshotSide(CoreState):
         if self.stopped or leads or self._install is not None or not self.wants_snapshot(base.index):
             return False
         journal = self.journal
-        self._give_up_applying()
+        self._give_up_work()
         if journal.term_at(base.index) != base.term:
             journal.reset_to(base)
             self._forget_owed()

@@ -25,6 +25,7 @@ from kvorum_raft.library import Library
 from kvorum_raft.progress import Progress
 from kvorum_raft.reads import ReadRounds
 from kvorum_raft.seams import Applied, StateMachine
+from kvorum_raft.work import Work
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 _COUNTED: Final = (
@@ -105,8 +106,10 @@ class CoreState(Library):
         self._uncommitted_bytes = 0
         self._committed_bytes = 0
         """Leader: of its own term's, since it last looked whether followers know of them."""
-        self._applying: tuple[Entry, Generator[None, None, Any]] | None = None
-        self._applying_since = 0.0
+        self._work: Work | None = None
+        """The entry that is being applied."""
+        self._not_ahead = 0
+        """Index of an entry that could not be worked out before it was committed, and is tried again then."""
         self._waited = False
         """Follower: the last step left applying to the next one."""
         self._voters: frozenset[str] = frozenset()
@@ -199,8 +202,8 @@ class CoreState(Library):
 
     @property
     def applying(self) -> bool:
-        """An entry is applied in part."""
-        return self._applying is not None
+        """An entry is applied in part, and to be gone on with."""
+        return self._work is not None and not self._work.ready
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -358,6 +361,7 @@ class CoreState(Library):
         self._notice_due = self._said = None
         self._uncommitted.clear()
         self._uncommitted_bytes = self._committed_bytes = 0
+        self._give_up_work_ahead()
         if self.snapshots is not None:
             self.snapshots.stop_sending()
         self._leave_transfer(replaced=replaced)
@@ -394,13 +398,18 @@ class CoreState(Library):
         self.stopped = True
         self._held.clear()
         self.rounds.fail(why)
-        self._give_up_applying()
+        self._give_up_work()
         self._install = None
 
-    def _give_up_applying(self) -> None:
-        if self._applying is not None:
-            self._applying[1].close()
-            self._applying = None
+    def _give_up_work(self) -> None:
+        if self._work is not None:
+            self._work.give_up()
+            self._work = None
+
+    def _give_up_work_ahead(self) -> None:
+        """Whoever leads next may put another entry in the place of one that is not committed."""
+        if self._work is not None and self._work.entry.index > self._SyncObj__raftCommitIndex:
+            self._give_up_work()
 
     def _leave_transfer(self, *, replaced: bool) -> None:
         transfer = self._transfer
@@ -438,41 +447,66 @@ class CoreState(Library):
 
     def _SyncObj__applyLogEntries(self) -> bool:
         limit = min(self._SyncObj__raftCommitIndex, self.journal.durable_index)
-        if self._applying is None and self._SyncObj__raftLastApplied >= limit:
-            return False
         if self.hollow or self._install is not None:
             return False
         end = self._clock() + self._timing.apply_slice
-        while self._applying is not None or self._SyncObj__raftLastApplied < limit:
-            if self._applying is None:
-                following = self.journal.entry(self._SyncObj__raftLastApplied + 1)
-                self._applying = (following, self._SyncObj__doApplyCommand(following))
-                self._applying_since = self._stopwatch()
-            entry = self._applying[0]
+        while self._work is not None or self._SyncObj__raftLastApplied < limit or self._may_work_ahead():
+            work = self._work or self._begin_work()
+            entry = work.entry
+            if entry.index > limit:
+                return self._work_ahead(work)
             answers = entry.index in self._SyncObj__commandsWaitingCommit
-            if not self._apply_slice(*self._applying):
+            if not self._apply_slice(work):
                 return True
             if answers or self._clock() >= end:
                 break  # what was answered is to be sent before the next entry takes its time
-        return self._SyncObj__raftLastApplied < limit and not self.stopped
+        return (self._SyncObj__raftLastApplied < limit or self._may_work_ahead()) and not self.stopped
 
-    def _SyncObj__doApplyCommand(self, entry: Entry) -> Generator[None, None, Any]:
+    def _begin_work(self) -> Work:
+        following = self.journal.entry(self._SyncObj__raftLastApplied + 1)
+        self._work = Work(following, self._SyncObj__doApplyCommand(following), self._stopwatch)
+        return self._work
+
+    def _may_work_ahead(self) -> bool:
+        """Leader: on the next entry, which is not committed yet."""
+        index = self._SyncObj__raftLastApplied + 1
+        return self.leads and index <= self.journal.last_index and index != self._not_ahead
+
+    def _work_ahead(self, work: Work) -> bool:
+        """A slice of an entry that is not committed; True if there is more to do. Nothing that goes wrong is a fault:
+        the entry may never be committed, and if it is, it goes wrong again."""
+        if work.ready:
+            return False
+        try:
+            work.go_on()
+        except Exception as error:  # noqa: BLE001 - it is raised again when the entry is committed
+            _log.warning("entry %d, not committed yet, cannot be applied: %s", work.entry.index, error)
+            self._work, self._not_ahead = None, work.entry.index
+            return False
+        if work.done:
+            raise RaftFault(f"the state machine applied entry {work.entry.index}, which is not committed")
+        return not work.ready
+
+    def _SyncObj__doApplyCommand(self, entry: Entry) -> Generator[bool | None, None, Any]:
         payload = entry.payload if entry.kind is Kind.COMMAND else b""
         return self.machine.apply(entry.index, entry.time_ms, payload)
 
-    def _apply_slice(self, entry: Entry, steps: Generator[None, None, Any]) -> bool:
+    def _apply_slice(self, work: Work) -> bool:
         """True when the entry is applied. Raises RaftFault for whatever goes wrong in the machine."""
+        entry = work.entry
+        if self.journal.term_at(entry.index) != entry.term:
+            raise RaftFault(f"entry {entry.index} of term {entry.term} was worked out, and another one is in its place")
         try:
-            next(steps)
-        except StopIteration as done:
-            result = done.value
+            work.go_on()
+            if work.ready:
+                work.go_on()
         except DiskFull:
             raise
         except Exception as error:
             raise RaftFault(f"applying entry {entry.index} failed: {type(error).__name__}: {error}") from error
-        else:
+        if not work.done:
             return False
-        self._applying = None
+        self._work = None
         if self.machine.applied_index != entry.index:
             raise RaftFault(
                 f"the state machine is at entry {self.machine.applied_index} after it applied entry {entry.index}"
@@ -480,9 +514,8 @@ class CoreState(Library):
         self._SyncObj__raftLastApplied = entry.index
         self.counters["applied"] += 1
         self.applied_bytes += entry.size
-        seconds = self._stopwatch() - self._applying_since
-        self.apply_seconds.observe(seconds)
-        applied = Applied(entry.index, entry.time_ms, result, seconds)
+        self.apply_seconds.observe(work.seconds)
+        applied = Applied(entry.index, entry.time_ms, work.result, work.seconds)
         waiting = self._SyncObj__commandsWaitingCommit.pop(entry.index, ())
         self._isolated(self._listener.applied, applied)
         for term, callback in waiting:

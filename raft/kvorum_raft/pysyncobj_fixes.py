@@ -16,7 +16,8 @@ Rules that this core keeps, beyond textbook Raft:
 * A leader sends before its own sync but counts itself only up to its durable index, and commits only entries of its own
   term.
 * A log is cut only at the first conflict, and never at or below the commit index: that is a fault, not an event.
-* Applied ≤ min(commit, own durable index). An exception while applying is a fault. Whoever waits is told the truth:
+* Applied ≤ min(commit, own durable index). A leader works out what comes next meanwhile (`work`), in a transaction that
+  is ended then, and given up with its office. An exception while applying is a fault. Whoever waits is told the truth:
   `UnknownOutcome` when leadership ends with the entry in the log.
 * Answers name the round that they answer. A round's *sending* time is what counts as contact, so that an answer that
   lay in a socket for seconds proves nothing.

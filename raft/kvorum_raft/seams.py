@@ -68,11 +68,13 @@ class StateMachine(Protocol):
         applied."""
         ...
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
         """Apply one entry: a generator that yields between slices of at most a few milliseconds and returns the result.
 
         Indices come in order; an empty payload is an entry of the consensus layer, and only moves `applied_index`. The
-        effects are visible and stored when the generator returns. Any exception is a fault: the process stops.
+        effects are visible and stored when the generator returns. It yields True, once, when all is worked out and
+        nothing is visible or stored: the entry may wait there until it is committed, while readers come and go, and a
+        generator that is closed leaves nothing behind. Any exception is a fault: the process stops.
         """
         ...
 

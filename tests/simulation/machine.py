@@ -54,11 +54,12 @@ class Machine:
     def applied_index(self) -> int:
         return self._index
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
         if index != self._index + 1:
             raise Broken(f"entry {index} is applied after entry {self._index}")
         if index % 7 == 0:
             yield
+        yield True
         self._index = index  # with all effects, as one transaction
         self.times.append(time_ms)
         if not payload:

@@ -132,7 +132,7 @@ def test_a_killed_leader_is_soon_followed_by_another_one() -> None:
 
 
 def test_no_rule_is_forgotten() -> None:
-    assert len(RULES) == 30
+    assert len(RULES) == 31
     with pytest.raises(KeyError):
         mutations.disabled("another one")
 

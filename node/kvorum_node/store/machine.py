@@ -375,8 +375,9 @@ class Store:
                 result: ApplyResult = stop.value
                 return result
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, ApplyResult]:
-        """Apply one entry, a serialised `pb.Batch`; an empty payload only moves index and time. Yields between slices.
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, ApplyResult]:
+        """Apply one entry, a serialised `pb.Batch`; an empty payload only moves index and time. Yields between slices,
+        and True before its end, which is all that makes the entry visible.
 
         Any exception is a fault, and leaves the state at the entry before: StoreFault (an entry that this version
         cannot apply, or out of order), lmdb.Error, OSError, MemoryError. Closing the generator gives the entry up.
@@ -403,6 +404,7 @@ class Store:
             state = rows.state(index, time_ms)
             checked.put(txn, STATE_KEY, records.pack_state(state))
             cluster = checked.get(txn, CLUSTER_KEY)
+            yield True
             txn.commit()
             committed = True
         except (Damaged, *DAMAGE) as error:

@@ -41,11 +41,12 @@ class ListMachine:
     def digest(self) -> str:
         return self._digest.hex()
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
         for _ in range(self._slices):
             yield
         if index != self._index + 1:
             raise ValueError(f"entry {index} after entry {self._index}")
+        yield True
         self._index = index
         self.times.append(time_ms)
         self._digest = hashlib.blake2b(

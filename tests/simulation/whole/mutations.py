@@ -62,6 +62,13 @@ def _commit_older_terms() -> Iterator[None]:
 
 
 @contextmanager
+def _keep_what_is_worked_out() -> Iterator[None]:
+    """Whoever led and does not any more goes on with an entry that was not committed."""
+    with mock.patch.object(CoreState, "_give_up_work_ahead", lambda self: None):
+        yield
+
+
+@contextmanager
 def _acknowledge_at_once() -> Iterator[None]:
     """A follower acknowledges what it has not synced yet."""
     receive = FollowerSide._receive_append
@@ -215,6 +222,7 @@ def _believe_old_frames() -> Iterator[None]:
 RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "truncate only on conflict": _truncate_always,
     "commit only own-term entries": _commit_older_terms,
+    "what is worked out goes with the office": _keep_what_is_worked_out,
     "acknowledge only what is synced": _acknowledge_at_once,
     "durable vote": _vote_before_sync,
     "vote only for up-to-date logs": _vote_for_anybody,

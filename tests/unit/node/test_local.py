@@ -32,7 +32,7 @@ class Machine:
         self.times: list[int] = []
         self.errors: dict[bytes, Exception] = {}
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
         self.gate.wait(60)
         self.threads.add(threading.current_thread().name)
         if payload in self.errors:

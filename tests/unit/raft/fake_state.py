@@ -72,9 +72,9 @@ class FakeMachine:
         self.time_ms += 10
         self.data = data
 
-    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[None, None, Any]:
+    def apply(self, index: int, time_ms: int, payload: bytes) -> Generator[bool | None, None, Any]:
+        yield True
         self.applied_index, self.time_ms, self.data = index, time_ms, self.data + payload
-        yield
 
     def state_hash(self) -> bytes:
         return content_hash(self.data)

@@ -1,8 +1,9 @@
 """Entries in, results out: order, time, versions, slices, and what a fault leaves behind."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -110,9 +111,54 @@ def test_outputs_of_commands(replica: Replica) -> None:
     assert outputs[1:] == [(2).to_bytes(8, "big") + b"\x00\x02", 1, 1, None, None, None, None]
 
 
+def worked_out(store: Store, payload: bytes) -> Generator[bool | None, None, Any]:
+    """An entry that only has to be ended."""
+    steps = store.apply(store.applied_index + 1, START_MS, payload)
+    while next(steps) is not True:
+        pass
+    return steps
+
+
+def test_what_is_worked_out_is_not_seen_before_its_end(replica: Replica) -> None:
+    session = replica.session()
+    before = replica.store.applied_index, replica.store.state_hash(), replica.store.statistics()
+    steps = worked_out(replica.store, batch(group(write(put(b"a")), session=session), open_session()))
+    assert (replica.store.applied_index, replica.store.state_hash(), replica.store.statistics()) == before
+    assert len(replica.store.session_ids()) == 1
+    with replica.store.snapshot() as snapshot:
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        assert not snapshot.get(b"a").versionstamp, "it began before"
+    assert end.value.value.outputs[0].results[0].outcome == pb.OUTCOME_DONE
+    assert replica.store.applied_index == before[0] + 1
+    assert len(replica.store.session_ids()) == 2
+    assert replica.store.recompute_hash() == replica.store.state_hash()
+
+
+def test_what_is_worked_out_and_given_up_leaves_nothing(tmp_path: Path) -> None:
+    """Neither in the state nor in what is remembered of it: another entry at its place has the same results as on a node
+    that never saw the first."""
+    stores = []
+    for given_up in (False, True):
+        replica = Replica(tmp_path / str(given_up), data_version=DATA_VERSION)
+        session = replica.session()
+        replica.commit(enqueue())
+        (held,) = replica.lease(session)
+        if given_up:
+            writes = group(write(put(b"a")), write(settle(held)), write(enqueue()), session=session)
+            payload = batch(writes, lease(session, count=2), close_sessions(session), data_version=DATA_VERSION)
+            worked_out(replica.store, payload).close()
+        writes = group(write(put(b"b")), write(settle(held)), session=session)
+        result = replica.apply(writes, lease(session, count=2))
+        stores.append((replica.store.state_hash(), result.outputs, [grant.delivery for grant in result.granted]))
+        assert replica.store.recompute_hash() == replica.store.state_hash()
+        replica.store.close()
+    assert stores[0] == stores[1]
+
+
 def pauses(store: Store, payload: bytes) -> int:
     steps = store.apply(store.applied_index + 1, START_MS, payload)
-    return sum(1 for _ in steps)
+    return sum(1 for step in steps if step is None)
 
 
 def test_slices(replica: Replica) -> None:
