@@ -1,8 +1,9 @@
 """An entry on its way into the state.
 
 A leader works out the next entry while it waits for disks and peers, up to the end of its transaction, which nobody
-sees before it is committed: 7 % more sets a second at 256 callers, and as much shorter ones at one (medians of 16 and 12
-pairs, two cores for all processes). Followers do not: that is when they write the entry, and they work while clients do.
+sees before it is committed: 7 % more sets a second at 256 callers, and as much shorter ones at one (medians of 16 and
+12 pairs, two cores for all processes). Followers do not: that is when they write the entry, and they work while clients
+do.
 """
 
 from collections.abc import Callable, Generator

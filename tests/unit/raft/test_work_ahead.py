@@ -209,7 +209,7 @@ def test_what_goes_wrong_is_a_fault_when_it_is_committed(world: World, error: Ex
     _steps(leader)
     assert tried == 1, "it is not tried again and again"
     world.auto_sync = True
-    with pytest.raises(type(error) if isinstance(error, DiskFull) else RaftFault, match="broken|no room"):
+    with pytest.raises(type(error) if isinstance(error, DiskFull) else RaftFault, match=r"broken|no room"):
         world.pump(3)
     assert tried == 2
 

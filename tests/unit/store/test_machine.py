@@ -136,8 +136,8 @@ def test_what_is_worked_out_is_not_seen_before_its_end(replica: Replica) -> None
 
 
 def test_what_is_worked_out_and_given_up_leaves_nothing(tmp_path: Path) -> None:
-    """Neither in the state nor in what is remembered of it: another entry at its place has the same results as on a node
-    that never saw the first."""
+    """Neither in the state nor in what is remembered of it: another entry at its place has the same results as on a
+    node that never saw the first."""
     stores = []
     for given_up in (False, True):
         replica = Replica(tmp_path / str(given_up), data_version=DATA_VERSION)
