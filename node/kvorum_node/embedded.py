@@ -308,6 +308,8 @@ class EmbeddedBackend:
             under_way.cancel()
         if reply.status == pb.READ_STATUS_OK:
             return reply
+        if reply.count:
+            raise errors.OutcomeUnknown(f"{reply.message}; repeat the call to go on")
         self._check_open()
         if reply.status == pb.READ_STATUS_INVALID:
             raise errors.InvalidArgument(reply.message)

@@ -116,8 +116,11 @@ class Call:
             answer.id = self.number
             self._reply(answer)
 
-    def fail(self, status: "pb.ReadStatus", message: str) -> None:
-        self.end(pb.QueueReply(status=status, message=message))
+    def fail(self, status: "pb.ReadStatus", message: str, count: int = 0) -> None:
+        """`count`: messages that a change has touched before."""
+        if count:
+            message = f"{message}; {count:,} messages were done before"
+        self.end(pb.QueueReply(status=status, message=message, count=count))
 
 
 class QueueCalls:
@@ -356,14 +359,14 @@ class QueueCalls:
         command.principal = call.principal
         self._proposer.submit(proposal(command, partial(self._proposed, call)))
 
-    def _proposed(self, call: Call, output: Any, error: RaftError | None) -> None:
+    def _proposed(self, call: Call, output: Any, error: RaftError | None, touched: int = 0) -> None:
         if error is not None:
-            self._failed(call, error)
+            self._failed(call, error, touched)
         elif isinstance(output, Denied):
-            call.fail(_STATUSES.get(output.outcome, pb.READ_STATUS_INVALID), output.message)
+            call.fail(_STATUSES.get(output.outcome, pb.READ_STATUS_INVALID), output.message, touched)
         else:
             self._access.note_change(call.caller, _told(call.request), call.principal)
-            count = output if isinstance(output, int) else 0
+            count = output if isinstance(output, int) else touched
             call.end(pb.QueueReply(status=pb.READ_STATUS_OK, count=count, time_ms=self._consensus.now_ms()))
 
     def _schedule(self, call: Call, definition: pb.DefineSchedule, next_ms: int | None) -> None:
@@ -404,13 +407,11 @@ class QueueCalls:
 
     def _ran(self, call: Call, touched: int, output: Any, error: RaftError | None) -> None:
         call.stop = None
-        self._proposed(call, output if isinstance(output, Denied) else touched, error)
+        self._proposed(call, output if isinstance(output, Denied) else None, error, touched)
 
-    def _failed(self, call: Call, error: RaftError) -> None:
-        if isinstance(error, Overloaded | NoSpace):
-            call.fail(pb.READ_STATUS_OVERLOADED, str(error))
-        else:
-            call.fail(pb.READ_STATUS_NO_LEADER, str(error))
+    def _failed(self, call: Call, error: RaftError, touched: int = 0) -> None:
+        busy = isinstance(error, Overloaded | NoSpace)
+        call.fail(pb.READ_STATUS_OVERLOADED if busy else pb.READ_STATUS_NO_LEADER, str(error), touched)
 
 
 def _told(request: pb.QueueCall) -> str:

@@ -70,6 +70,9 @@ class Calls(Questions[PendingCall, pb.QueueReply]):
             error = errors.OutcomeUnknown(f"{error}; the change may have been made, and repeating it is harmless")
         super().give_up(question, error)
 
+    def _is_done_in_part(self, answer: pb.QueueReply) -> bool:
+        return answer.count > 0
+
     def _wait(self, question: PendingCall) -> None:
         self._join(self._waiting, question)
 

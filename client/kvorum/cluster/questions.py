@@ -165,7 +165,10 @@ class Questions(Generic[Q, A]):
                 del live[question.id]
                 if not question.promise.done():
                     question.promise.set_result(answer)
-            elif answer.status == pb.READ_STATUS_INVALID:
+                continue
+            # What was lost with the leader is answered as "no leader" as well.
+            question.in_doubt |= answer.status == pb.READ_STATUS_NO_LEADER or self._is_done_in_part(answer)
+            if answer.status == pb.READ_STATUS_INVALID:
                 self.give_up(
                     question, errors.InvalidArgument(answer.message or f"the node calls this {self.one} invalid")
                 )
@@ -174,8 +177,6 @@ class Questions(Generic[Q, A]):
             else:
                 refused = True
                 no_leader |= answer.status == pb.READ_STATUS_NO_LEADER
-                # What was lost with the leader is answered so as well.
-                question.in_doubt |= answer.status == pb.READ_STATUS_NO_LEADER
                 self._begin_anew(question)
                 question.overloaded = answer.status == pb.READ_STATUS_OVERLOADED
                 question.last_refusal = answer.message or status_name(answer.status)
@@ -197,6 +198,10 @@ class Questions(Generic[Q, A]):
     def _whole(self, question: Q, part: A) -> A | None:
         """The answer that this is, or that it completes; None: there is more to come."""
         return part
+
+    def _is_done_in_part(self, answer: A) -> bool:
+        """Whether something was done, although this is a refusal."""
+        return False
 
     def _begin_anew(self, question: Q) -> None:
         """What came of its answer does not count any more."""

@@ -6,7 +6,7 @@ from itertools import islice
 from kvorum import limits
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum.durations import Duration
-from kvorum.errors import InvalidArgument
+from kvorum.errors import InvalidArgument, KvorumError
 from kvorum.misuse import ReadByAsyncFor
 from kvorum.queues.desk import Desk
 from kvorum.queues.infos import MessageInfo, peeked
@@ -60,7 +60,12 @@ class DeadLetters(ReadByAsyncFor):
         count, left = 0, iter(names)
         while chunk := list(islice(left, limits.QUEUE_CHUNK)):
             call = pb.Requeue(queue=self._queue, message_ids=chunk)
-            count += (await self._desk.call(timeout, requeue=call)).count
+            try:
+                count += (await self._desk.call(timeout, requeue=call)).count
+            except KvorumError as error:
+                if count:
+                    error.add_note(f"{count:,} messages had been requeued before")
+                raise
         return count
 
     async def purge(self, *, timeout: Duration | None = None) -> int:

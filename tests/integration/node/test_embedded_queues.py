@@ -12,6 +12,7 @@ from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.embedded import EmbeddedBackend, open_embedded
 from kvorum_node.queue.delivery import LEASES_PAGE
+from kvorum_raft.errors import NoSpace
 from tests.integration.node.raw import enqueue_op
 
 
@@ -61,6 +62,23 @@ async def test_a_call_has_a_deadline_and_ends_with_the_database(tmp_path: Path) 
         await changing
     with pytest.raises(errors.Closed):
         await call(backend, queues=pb.ListQueues())
+
+
+async def test_a_change_that_was_refused_in_its_midst_says_what_was_done(backend: EmbeddedBackend) -> None:
+    await asyncio.gather(*[backend.write(enqueue_op(b"%d" % number), timeout=10) for number in range(600)])
+    propose, left = backend._consensus.propose, [1]
+
+    def one_chunk(payload: bytes) -> Any:
+        if not left:
+            raise NoSpace("the disk is full")
+        left.pop()
+        return propose(payload)
+
+    backend._consensus.propose = one_chunk  # type: ignore[method-assign]
+    with pytest.raises(errors.OutcomeUnknown, match="the disk is full; 256 messages were done before"):
+        await call(backend, purge=pb.Purge(queue="q"))
+    backend._consensus.propose = propose  # type: ignore[method-assign]
+    assert (await call(backend, purge=pb.Purge(queue="q"))).count == 344
 
 
 async def test_expiring_leases_and_taken_messages(backend: EmbeddedBackend) -> None:

@@ -949,6 +949,14 @@ async def test_requeueing_dead_letters_by_what_they_are(kv: Kv, backend: FakeBac
     assert await dead.requeue([]) == 0
 
 
+async def test_requeueing_that_ends_in_its_midst_says_what_was_done(kv: Kv, backend: FakeBackend) -> None:
+    backend.replies.extend((pb.QueueReply(count=200), kvorum.errors.Overloaded("busy")))
+    with pytest.raises(kvorum.errors.Overloaded, match="busy") as caught:
+        await kv.queue("mail").dead.requeue([f"{number:024x}" for number in range(300)])
+    assert [len(call.requeue.message_ids) for call in backend.calls] == [256, 44]
+    assert caught.value.__notes__ == ["200 messages had been requeued before"]
+
+
 async def test_schedules(kv: Kv, backend: FakeBackend) -> None:
     await kv.schedule(
         "daily", "0 6 * * *", queue="reports", value=1, time_zone="Europe/Berlin", misfire="skip", headers={"a": "b"}

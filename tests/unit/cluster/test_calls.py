@@ -28,14 +28,15 @@ def look() -> pb.QueueCall:
     return pb.QueueCall(peek=pb.Peek(queue="q"))
 
 
-def answering(*statuses: "pb.ReadStatus") -> Callable[[FakeStream, pb.ClientFrame], object]:
+def answering(*statuses: "pb.ReadStatus", done: int = 0) -> Callable[[FakeStream, pb.ClientFrame], object]:
     """A hook that answers calls in turn, the last one for ever."""
     left = list(statuses)
 
     async def hook(stream: FakeStream, frame: pb.ClientFrame) -> bool:
         for call in frame.queue_calls:
             status = left.pop(0) if len(left) > 1 else left[0]
-            reply = pb.QueueReply(id=call.id, status=status, count=7, message=f"status {status}")
+            count = 7 if status == OK else done
+            reply = pb.QueueReply(id=call.id, status=status, count=count, message=f"status {status}")
             stream.send(pb.ServerFrame(queue_replies=[reply]))
         return bool(frame.queue_calls)
 
@@ -110,6 +111,15 @@ async def test_a_change_that_may_have_been_made_ends_as_unknown(
     swallow = lambda stream, frame: asyncio.sleep(0, result=True)  # noqa: E731
     nodes[0].hook = answering(pb.READ_STATUS_NO_LEADER) if answered else swallow  # type: ignore[assignment]
     with pytest.raises(errors.OutcomeUnknown, match=r"no answer within 300 ms.*may have been made"):
+        await backend.queue_call(purge(), timeout=0.3)
+
+
+@pytest.mark.parametrize("status", [pb.READ_STATUS_OVERLOADED, pb.READ_STATUS_DENIED, pb.READ_STATUS_INVALID])
+async def test_a_change_that_was_refused_in_its_midst_ends_as_unknown(
+    nodes: list[FakeNode], backend: ClusterBackend, status: "pb.ReadStatus"
+) -> None:
+    nodes[0].hook = answering(status, done=3)  # type: ignore[assignment]
+    with pytest.raises(errors.OutcomeUnknown, match=rf"status {status}.*may have been made"):
         await backend.queue_call(purge(), timeout=0.3)
 
 

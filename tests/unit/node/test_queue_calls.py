@@ -9,7 +9,7 @@ from kvorum._proto import kvorum_pb2 as pb
 from kvorum_node.queue_calls import MAX_UNDER_WAY
 from kvorum_node.queue_reads import PAGE_BYTES
 from kvorum_node.store.queues import reads, walks
-from kvorum_raft.errors import NotLeader, Overloaded
+from kvorum_raft.errors import NoSpace, NotLeader, Overloaded
 from tests.unit.node.harness import Node, Receiver
 
 OK = pb.READ_STATUS_OK
@@ -348,6 +348,20 @@ def test_calls_under_way_are_bounded(node: Node) -> None:
 def test_what_the_proposer_says_is_told(node: Node, error: Exception, status: int) -> None:
     node.consensus.refuse_with = error  # type: ignore[assignment]
     assert node.call(pause=pb.PauseQueue(name="q", paused=True)).status == status
+
+
+def test_what_was_done_before_it_was_refused_is_told(node: Node) -> None:
+    send(node, 1_000)
+    replies: list[pb.QueueReply] = []
+    node.service.calls.submit(pb.QueueCall(purge=pb.Purge(queue="q")), replies.append)
+    node.timers.advance(0.0025)
+    node.consensus.refuse_with = NoSpace("full")
+    node.timers.advance(5)
+    ((status, done, message),) = ((reply.status, reply.count, reply.message) for reply in replies)
+    assert status == pb.READ_STATUS_OVERLOADED and 0 < done < 1_000
+    assert message == f"full; {done:,} messages were done before"
+    node.consensus.refuse_with = None
+    assert node.queue().messages == 1_000 - done
 
 
 def test_a_caller_that_is_gone_hears_nothing_and_its_work_stops(node: Node) -> None:
