@@ -178,7 +178,7 @@ class Schedule(MemberMoves):
 
     def _crash_ours(self, node: SafeNode) -> None:
         power_cut = self.rng.random() < 0.5  # the state survives a killed process, not a lost machine
-        if node.node_id == self._rotten and self.rng.random() < 0.5:
+        if node.node_id == self._rotten and self.rng.random() < 0.9 and self._may_lose(node.node_id):
             self._damage(node)
             power_cut = power_cut or self.rng.random() < 0.8
         self.count["power cuts"] += power_cut

@@ -44,6 +44,7 @@ class MemberMoves:
     judge: Judge
     oracle: Oracle
     count: Counter[str]
+    _rotten: str | None
     dwindles: bool
     """The last voter but one may be removed too: not where the one that is left may lie or lose its state."""
 
@@ -94,7 +95,10 @@ class MemberMoves:
         return steps
 
     def _may_lose(self, node_id: str) -> bool:
-        """Losing that folder leaves every majority that anybody may count on enough whole folders."""
+        """Losing that folder leaves every majority that anybody may count on enough whole folders. One whose
+        checkpoints have rotted may lose its state at any time, and is not one of them any more."""
+        if self.count["damaged"] and node_id != self._rotten and self._votes(node_id):
+            return False
         for node in self.world.nodes.values():
             for configuration in self._possible(node):
                 if node_id not in configuration.voters:
@@ -104,6 +108,9 @@ class MemberMoves:
                 if len(configuration.voters) < 3 or len(whole) < len(configuration.voters):
                     return False
         return True
+
+    def _votes(self, node_id: str) -> bool:
+        return any(node_id in one.voters for node in self.world.nodes.values() for one in self._possible(node))
 
     def _possible(self, node: SafeNode) -> list[cf.Configuration]:
         """What may be in force there yet: the newest configuration that is committed, and all later ones."""
@@ -163,7 +170,7 @@ class MemberMoves:
         """Checkpoints rot on the disk; their node finds out when it wants to read them."""
         assert node.checkpoints is not None
         for manifest in node.checkpoints.manifests:
-            if self.rng.random() < 0.3:
+            if self.rng.random() < 0.1:
                 continue
             self.count["damaged"] += 1
             file = node.checkpoints.path(manifest)
