@@ -65,14 +65,17 @@ class AdminClient:
         """
         began = self._loop.time()
         deadline = began + timeout
+        seen: pb.MembersResponse | None = None
         while True:
             view, problems = await self._look(deadline)
             if view is not None and _leads(view):
                 return view
-            if self._loop.time() + PAUSE >= (deadline if view is not None else min(deadline, began + SILENCE)):
-                if view is None:
+            # The last look has the least time: that it fails says nothing against what one before has seen.
+            seen = view or seen
+            if self._loop.time() + PAUSE >= (deadline if seen is not None else min(deadline, began + SILENCE)):
+                if seen is None:
                     raise errors.ConnectFailed(f"no node answers: {'; '.join(problems)}")
-                return view
+                return seen
             await asyncio.sleep(PAUSE)
 
     async def change(self, method: str, request: Message, timeout: float) -> pb.AdminResponse:

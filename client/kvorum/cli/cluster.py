@@ -11,7 +11,7 @@ import click
 
 from kvorum import errors
 from kvorum._proto import kvorum_pb2 as pb
-from kvorum.cli.admin import AdminClient, TryAgain
+from kvorum.cli.admin import PROBE, AdminClient
 from kvorum.cli.progress import Waiting, on_terminal
 from kvorum.cli.session import (
     NOT_FOUND,
@@ -185,8 +185,12 @@ async def _let_in(options: Options, method: str, request: Any, promote: bool) ->
     async with _client(options) as client:
         await client.change(method, request, min(CALL, _seconds(options)))
         if not promote:
-            view = await client.members(min(CALL, max(1.0, deadline - time.monotonic())))
-            member = _find(view, node_id)
+            try:
+                member = _find(await client.members(_look_time(deadline)), node_id)
+            except errors.Unavailable:
+                # Nothing to fail for: the change is made.
+                text = f"node {node_id} is let in; whether as a learner: kvorum cluster members"
+                return _done(options, text, node=node_id, voter=None)
             if member is not None and member.voter:
                 return _done(options, f"node {node_id} is a voter, at {member.peer_address}", node=node_id, voter=True)
             text = f"node {node_id} is a learner; when it has caught up: kvorum cluster promote {node_id}"
@@ -199,32 +203,50 @@ async def _let_in(options: Options, method: str, request: Any, promote: bool) ->
 async def _promote_in_time(client: AdminClient, node_id: str, deadline: float, progress: "Progress") -> None:
     """Wait for a learner, and promote it. Errors: DeadlineExceeded with what it was waiting for."""
     waits_for = "it was not seen yet"
-    while (left := deadline - time.monotonic()) > 0:
-        member = _find(await client.members(min(CALL, left)), node_id)
-        if member is not None and member.voter:
-            return
-        if member is None:
-            waits_for = "it is not a member"
-        elif not member.connected:
-            waits_for = "the leader is not connected to it"
-        elif member.snapshot_size:
-            waits_for = f"it gets a snapshot, {_share(member)}"
-        elif member.lag > NEAR:
-            waits_for = f"it lacks {member.lag:,} entries"
-        else:
-            try:
-                await client.change("Promote", pb.PromoteRequest(node_id=node_id), min(CALL, left))
-            except (errors.InvalidArgument, TryAgain) as error:
-                # It was close a moment ago; what the leader says now decides.
-                waits_for = str(error)
-            else:
+    while time.monotonic() < deadline:
+        try:
+            member = _find(await client.members(_look_time(deadline)), node_id)
+            if member is not None and member.voter:
                 return
+            waits_for = _what_it_lacks(member)
+            if not waits_for:
+                waits_for = await _refusal(client, node_id, _look_time(deadline))
+            if not waits_for:
+                return
+        except errors.Unavailable as error:
+            # The cluster elects, or a node restarts: a wait of minutes outlives that.
+            waits_for = str(error)
         progress.show(f"node {node_id}: {waits_for}")
         await asyncio.sleep(min(LOOK, max(0.0, deadline - time.monotonic())))
     raise errors.DeadlineExceeded(
         f"node {node_id} is a learner, and was not promoted in time: {waits_for};"
         f" when that is over: kvorum cluster promote {node_id}"
     )
+
+
+def _look_time(deadline: float) -> float:
+    """Seconds; the last look has time for an answer too."""
+    return min(CALL, max(PROBE, deadline - time.monotonic()))
+
+
+def _what_it_lacks(member: pb.MemberStatus | None) -> str:
+    """Before it can be promoted; "" if nothing is known."""
+    if member is None:
+        return "it is not a member"
+    if not member.connected:
+        return "the leader is not connected to it"
+    if member.snapshot_size:
+        return f"it gets a snapshot, {_share(member)}"
+    return f"it lacks {member.lag:,} entries" if member.lag > NEAR else ""
+
+
+async def _refusal(client: AdminClient, node_id: str, timeout: float) -> str:
+    """Why the leader does not promote it: it was close a moment ago, what the leader says now decides."""
+    try:
+        await client.change("Promote", pb.PromoteRequest(node_id=node_id), timeout)
+    except errors.InvalidArgument as error:
+        return str(error)
+    return ""
 
 
 @cluster_group.command("promote")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvorum import errors
+from kvorum.cli import admin
 from kvorum.cli.cluster import parse_moment
 from kvorum.cli.group import kvorum
 from kvorum_node import quarantine
@@ -73,7 +74,7 @@ async def test_a_leader_whose_advertised_address_cannot_be_reached_is_asked_wher
         async with FakeNode("n3", leader=leader.member) as other:
             await shell(other, leader, words=("remove", "n2"))
             await shell(leader, other, words=("remove", "n4"))
-            alone = await shell(other, words=("remove", "n5", "--timeout", "300ms"), status=3)
+            alone = await shell(other, words=("remove", "n5", "--timeout", "1s"), status=3)
             assert "no node that answers leads" in error_line(alone)
     assert leader.administration.asked == [("remove", "n2"), ("remove", "n4")]
     assert other.administration.asked == []
@@ -82,10 +83,10 @@ async def test_a_leader_whose_advertised_address_cannot_be_reached_is_asked_wher
 async def test_without_a_leader_the_members_are_shown_and_nothing_is_changed() -> None:
     async with FakeNode("n1", peers=(PeerView(N2, True, 5),)) as node:
         node.leaderless = True
-        shown = await shell(node, words=("members", "--timeout", "300ms"), status=3)
+        shown = await shell(node, words=("members", "--timeout", "1s"), status=3)
         assert "n2" in shown.stdout
         assert error_line(shown) == "kvorum: there is no leader; this is what node n1 knows"
-        refused = await shell(node, words=("remove", "n2", "--timeout", "300ms"), status=3)
+        refused = await shell(node, words=("remove", "n2", "--timeout", "1s"), status=3)
         assert "not done" in error_line(refused)
         assert node.administration.asked == []
 
@@ -164,17 +165,15 @@ async def test_promote_waits_until_the_learner_has_caught_up(command: str, asked
             replace(learner, connected=True, match_index=4_900),
         ]
         looks = 0
-        status = node.status
 
-        def watched() -> object:
+        def look() -> None:
             nonlocal looks
             looks += 1
             # A command looks once for the leader before each change: two looks at the beginning and at the end.
             if looks > 2 and steps:
                 node.peers = (steps.pop(0),)
-            return status()
 
-        node.server._service.consensus.status = watched  # type: ignore[method-assign, assignment]
+        node.on_status = look
         # The leader may find it too far behind once more: that is no reason to give up.
         node.administration.on_call = lambda what: (
             node.administration.failures.append(ValueError("it lacks 1,100 entries")) if what == asked else None
@@ -190,10 +189,62 @@ async def test_promote_waits_until_the_learner_has_caught_up(command: str, asked
 
 async def test_a_learner_that_does_not_catch_up_in_time_stays_one() -> None:
     async with FakeNode("n1", peers=(PeerView(N4, False, 0, learner=True),)) as node:
-        late = await shell(node, words=("add", "n4", *PLACE, "--promote", "--timeout", "600ms"), status=3)
+        late = await shell(node, words=("add", "n4", *PLACE, "--promote", "--timeout", "2s"), status=3)
         assert "the leader is not connected to it" in error_line(late)
         assert "kvorum cluster promote n4" in error_line(late)
         assert node.administration.asked == [("add", N4)]
+
+
+async def test_a_wait_for_a_learner_outlives_nodes_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "SILENCE", 0.0)
+    learner = PeerView(N4, False, 0, learner=True)
+    async with FakeNode("n1", peers=(learner,)) as node:
+        looks = 0
+
+        def look() -> None:
+            # One look finds the leader, one sees the learner, three fail; then it can be promoted.
+            nonlocal looks
+            looks += 1
+            if 2 < looks <= 5:
+                raise RuntimeError("this node does not answer")
+            if looks > 5:
+                node.peers = (replace(learner, connected=True, match_index=node.last_index),)
+
+        node.on_status = look
+        done = await shell(node, words=("add", "n4", *PLACE, "--promote", "--timeout", "20s"))
+    assert done.stdout == "node n4 is a voter\n"
+    assert node.administration.asked == [("add", N4), ("promote", "n4")]
+    assert "this node does not answer" in done.stderr
+
+
+def answers(node: FakeNode, looks: list[bool]) -> None:
+    """Whether it answers the next looks; it does all those after them."""
+
+    def look() -> None:
+        if looks and not looks.pop(0):
+            raise RuntimeError("this node does not answer")
+
+    node.on_status = look
+
+
+async def test_a_member_is_let_in_also_if_nothing_can_be_asked_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "SILENCE", 0.0)
+    async with FakeNode("n1", peers=(PeerView(N4, True, 0, learner=True),)) as node:
+        answers(node, [True, False])
+        done = await shell(node, words=("add", "n4", *PLACE))
+        assert done.stdout == "node n4 is let in; whether as a learner: kvorum cluster members\n"
+        answers(node, [True, False])
+        (text,) = (await shell(node, words=("add", "n4", *PLACE, "--json"))).stdout.splitlines()
+    assert json.loads(text) == {"ok": True, "node": "n4", "voter": None}
+
+
+async def test_what_was_seen_once_is_shown_also_if_the_last_look_fails() -> None:
+    async with FakeNode("n1", peers=(PeerView(N2, True, 5),)) as node:
+        node.leaderless = True
+        answers(node, [True] + [False] * 99)
+        shown = await shell(node, words=("members", "--timeout", "1s"), status=3)
+    assert "n2" in shown.stdout
+    assert error_line(shown) == "kvorum: there is no leader; this is what node n1 knows"
 
 
 async def test_transfer_and_set_time() -> None:

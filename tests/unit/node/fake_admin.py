@@ -104,6 +104,8 @@ class FakeNode:
         """What it tells as its address, if not that at which it listens."""
         self.no_space = ""
         self.last_index = 1_000
+        self.on_status: Callable[[], None] = lambda: None
+        """Before each look at it; what it raises is what the caller gets."""
         self.administration = FakeAdministration()
         self.server = ApiServer(
             cast("NodeService", _Service(self)), node_id, "127.0.0.1:0", administration=self.administration
@@ -140,6 +142,7 @@ class FakeNode:
         return pb.Leader(node_id=leader.node_id, address=leader.client_address, term=7)
 
     def status(self) -> Status:
+        self.on_status()
         return Status(
             self.node_id,
             self.cluster,
