@@ -208,6 +208,7 @@ class EmbeddedBackend:
             self._lists.discard(future)
             if item.job is not None:
                 item.job.cancel()
+            del future, item  # an error holds this frame, and they hold the error
 
     async def write(self, op: bytes, *, timeout: float) -> WriteOutcome:
         self._check_open()
@@ -223,6 +224,7 @@ class EmbeddedBackend:
             return await promise
         finally:
             timer.cancel()
+            del promise, timer  # an error holds this frame, and they hold the error
 
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         self._check_open()

@@ -359,6 +359,7 @@ class Front:
         finally:
             if item.job is not None:
                 item.job.cancel()
+            del future, item  # an error holds this frame, and they hold the error
 
     async def _pause(self, news: "asyncio.Future[None]", seconds: float) -> bool:
         """Wait for news of the leader, but no longer than this; False if there is no time left at all."""
@@ -391,7 +392,9 @@ def _gather(
         try:
             take(part)
         except errors.KvorumError as error:
-            future.set_exception(error)
+            # Without this frame, which holds the future and with it the error: all that was read so far would stay
+            # until the collector of cycles comes by, which may be GiB later.
+            future.set_exception(error.with_traceback(None))
             job.cancel()
             return
     if part.more:

@@ -173,6 +173,7 @@ class ClusterBackend:
         finally:
             bucket.pop(pending, None)
             self._writes.forget(pending)
+            del promise, pending  # an error holds this frame, and they hold the error
 
     async def read(self, read: pb.Read, *, timeout: float) -> pb.ReadResult:
         """See `Backend.read`. Reads that are not strong are never older than what this client has seen."""
@@ -191,6 +192,7 @@ class ClusterBackend:
         finally:
             bucket.pop(pending, None)
             self._reads.forget(pending)
+            del promise, pending  # an error holds this frame, and they hold the error
 
     def point(
         self, key: bytes, consistency: "pb.Consistency", max_age_ms: int, *, timeout: float
@@ -218,6 +220,7 @@ class ClusterBackend:
         finally:
             bucket.pop(pending, None)
             self._calls.forget(pending)
+            del promise, pending  # an error holds this frame, and they hold the error
 
     async def watch(self, keys: Sequence[bytes]) -> AsyncIterator[Sequence[pb.KvEntry]]:
         """See `Backend.watch`. Errors while iterating: InvalidArgument, Overloaded, WrongCluster, Closed."""

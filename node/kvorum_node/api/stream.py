@@ -71,6 +71,7 @@ class Stream:
         """What the writer waits for while there is nothing to send."""
         self._drained: asyncio.Future[None] | None = None
         """What the reader waits for while the client has too much to read."""
+        self._writer: asyncio.Task[None] | None = None
         self._unread = service.unread
         self._holding = Holding(service.unread, self.give_up)
         self.cut_off = ""
@@ -118,6 +119,9 @@ class Stream:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
+            # Its error holds the frame that was being written, and this stream: without the collector of cycles both
+            # would stay.
+            self._writer = None
             self._holding.over()
 
     def end(self, why: str) -> None:
@@ -136,8 +140,12 @@ class Stream:
     def give_up(self, why: str) -> None:
         """The client does not read, and others need the room. It would not read why on the stream, either."""
         self._quiet.warning("slow", f"a stream is cut off: {why}")
+        self._cut_off(why)
+
+    def _cut_off(self, why: str) -> None:
         self.cut_off = why
-        self._writer.cancel()
+        if self._writer is not None:
+            self._writer.cancel()
 
     def close(self) -> None:
         """Take back everything that this stream registered."""
@@ -231,8 +239,7 @@ class Stream:
             return  # the next frame sets it
         left = since + self._stall - self._clock()
         if left <= 0:
-            self.cut_off = f"the client has not taken a frame for {self._stall:g} s"
-            self._writer.cancel()
+            self._cut_off(f"the client has not taken a frame for {self._stall:g} s")
         else:
             self._stall_timer = self._loop.call_later(left, self._look_for_stall)
 

@@ -9,7 +9,8 @@ were heard from its calls. The difference grows by what is held, and by what HTT
 message, for which something is allowed (`FRAME`, `HEAD`, `SHARE`, `PULSE`); it never falls below zero, so nobody can
 save up what is allowed. What came before all calls of a connection have said something is not held any more: so the
 errors of such an account do not add up, but for connections with a call that says nothing for days. What they lose by
-one is that call, which begins anew.
+one is that call, which begins anew. A connection of which no call was taken yet counts as well, with all that came by
+it: while the loop is behind, that is most of it.
 
 While more than half of the limit is held, calls of which nothing was heard for some seconds are ended; at the limit
 connections are shut, whatever they do, since a network is faster than any patience. Both begin with the connections
@@ -85,7 +86,7 @@ class Call:
 class Connection:
     """What came by it."""
 
-    __slots__ = ("calls", "ended", "heard", "held", "mark", "received", "since")
+    __slots__ = ("calls", "ended", "heard", "held", "mark", "received", "since", "spoke")
 
     def __init__(self, now: float) -> None:
         self.calls: dict[Call, Task] = {}
@@ -101,6 +102,8 @@ class Connection:
         """When it was looked at."""
         self.mark = now, 0
         """A time, and bytes received until then."""
+        self.spoke = False
+        """A call has begun."""
 
     def look(self, received: int, now: float) -> None:
         """`received`: bytes, by now."""
@@ -119,7 +122,9 @@ class Connection:
         self.held = max(0, self.held + more - allowed)
         self.received, self.since, self.heard = received, now, 0
         at, before = self.mark
-        if oldest is None:
+        if not self.spoke:
+            pass  # gRPC has it all: nobody has taken a call of it yet
+        elif oldest is None:
             self.held = min(self.held, more)
         elif oldest > at + SETTLED:
             self.held = min(self.held, received - before)
@@ -156,6 +161,7 @@ class Unfinished:
         connection = self._connections.setdefault(unquote(peer), Connection(now))
         call = self.calls[task] = Call(now)
         connection.calls[call] = task
+        connection.spoke = True
         connection.heard += HEAD
         task.add_done_callback(partial(self._gone, connection))
 
@@ -172,13 +178,17 @@ class Unfinished:
                 self.look(await loop.run_in_executor(None, received, port), loop.time())
                 cost = loop.time() - begun
                 due = loop.time() + max(RARELY, IDLE * cost)
-                pause = max(LOOK, cost)
+                # A look takes long where all have much to do, and then most comes until the next one.
+                pause = LOOK if self.held > self.high else max(LOOK, cost)
             await asyncio.sleep(pause)
 
     def look(self, received: Mapping[str, int], now: float) -> None:
         """`received`: bytes, by the names of the connections that there are."""
         for name, count in received.items():
             connection = self._connections.get(name)
+            if connection is None and count > SMALL:
+                # The loop is behind: a network brings more in a second than many a limit is.
+                connection = self._connections[name] = Connection(now)
             if connection is not None and not 0 <= count - connection.received <= SMALL - connection.held:
                 connection.look(count, now)
         over = [name for name, connection in self._connections.items() if name not in received and not connection.calls]

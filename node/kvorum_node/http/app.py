@@ -293,10 +293,9 @@ class App:
                 if relabelling is not None:
                     _relabel(found.entries)
                 piece = found.SerializeToString()
-                try:
-                    share.take(len(piece))
-                except Refusal as refusal:
-                    raise errors.Overloaded(refusal.text) from None
+                problem = share.try_to_take(len(piece))
+                if problem:
+                    raise errors.Overloaded(problem)
                 pieces.append(piece)
 
         try:

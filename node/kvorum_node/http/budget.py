@@ -13,13 +13,14 @@ class Budget:
         self.most = 0
         self.refused = 0
 
-    def take(self, size: int) -> None:
-        """Raises Refusal with 503 if there is no room."""
+    def take(self, size: int) -> str:
+        """Empty; or why it is not taken."""
         if self.held and self.held + size > self._limit:
             self.refused += 1
-            raise unavailable(f"{self.held:,} bytes of {self._what} are held already")
+            return f"{self.held:,} bytes of {self._what} are held already"
         self.held += size
         self.most = max(self.most, self.held)
+        return ""
 
     def give(self, size: int) -> None:
         """What was taken is free again."""
@@ -36,9 +37,17 @@ class Share:
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Hold that much more. Raises Refusal."""
-        self._budget.take(size)
-        self._size += size
+        """Hold that much more. Raises Refusal with 503 if there is no room."""
+        problem = self.try_to_take(size)
+        if problem:
+            raise unavailable(problem)
+
+    def try_to_take(self, size: int) -> str:
+        """Hold that much more; or why there is no room."""
+        problem = self._budget.take(size)
+        if not problem:
+            self._size += size
+        return problem
 
     def release(self) -> None:
         """Hold nothing any more. May be called twice."""

@@ -135,6 +135,7 @@ class Connection(asyncio.Protocol):
         self._inbox.clear()
         if self._codec is not None:
             self._codec.close()
+            self._codec = None  # it knows this connection: together they would wait for the collector of cycles
         self._host.lost(self)
 
     def data_received(self, data: bytes) -> None:

@@ -195,6 +195,7 @@ class Exchange:
         self.closed = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
+        self._task = None  # its error holds this exchange, and the request with it
         self._release()
         self._leave()
         self._body = bytearray()

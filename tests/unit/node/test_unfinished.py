@@ -77,6 +77,30 @@ async def bench() -> AsyncIterator[Bench]:
     await made.close()
 
 
+async def test_what_comes_before_the_loop_has_taken_a_call_is_held(bench: Bench) -> None:
+    """A loop that is behind takes no calls, while gRPC receives as fast as the network brings."""
+    bench.received["new"] = 10 * MEGABYTE
+    assert bench.look() == 10 * MEGABYTE
+    bench.comes("new", 10 * MEGABYTE)
+    assert 20 * MEGABYTE - PULSE <= bench.look() <= 20 * MEGABYTE
+    call = bench.call("new")
+    bench.comes("new", MEGABYTE, call)
+    bench.look()
+    call.says_all(20 * MEGABYTE)
+    assert bench.look() < MEGABYTE
+    bench.received["other"] = 2 * LIMIT
+    bench.look()
+    assert bench.shut == ["other"]
+    del bench.received["other"]
+    assert bench.look() < MEGABYTE
+
+
+async def test_a_quiet_connection_without_a_call_is_not_looked_at(bench: Bench) -> None:
+    bench.received["quiet"] = SMALL
+    assert bench.look() == 0
+    assert not bench.unfinished._connections
+
+
 async def test_what_has_come_and_was_not_heard_is_held(bench: Bench) -> None:
     call = bench.call("a")
     bench.comes("a", 5 * MEGABYTE)
