@@ -506,6 +506,9 @@ def _collect(
     if future.done():
         job.cancel()
         return
+    if part.status != pb.READ_STATUS_OK:
+        future.set_result(part)  # the last one, and without ranges
+        return
     if parts:
         for have, more in zip(parts[0].ranges, part.ranges, strict=True):
             have.entries.extend(more.entries)
@@ -517,8 +520,6 @@ def _collect(
         return
     whole = parts[0]
     if part is not whole:
-        whole.status = part.status
-        whole.message = part.message
         whole.read_versionstamp = part.read_versionstamp
         whole.time_ms = part.time_ms
         whole.entries.extend(part.entries)

@@ -357,6 +357,25 @@ async def test_damage_in_the_data_file_is_told_as_such_and_holds_nobody_up(tmp_p
         assert len(await kv.list(start=("d", 10), end=("d", 20)).page()) == 10
 
 
+async def test_damage_in_a_later_slice_of_a_list_is_told_as_such(tmp_path: Path) -> None:
+    async with kvorum.open_kv(tmp_path) as kv:
+        for number in range(100):
+            await kv.set(("d", number), f"value {number} " * 1_000)
+    data = bytearray((tmp_path / "data.mdb").read_bytes())
+    for page in range(0, len(data), 4_096):
+        if data.find(b"value 90 value 90", page, page + 4_096) >= 0:
+            data[page + 2_048] ^= 1
+    (tmp_path / "data.mdb").write_bytes(data)
+    everything = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1_000)])
+    backend = await open_embedded(tmp_path)
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(errors.DatabaseCorrupt, match="damaged"):
+                await backend.read(everything, timeout=2_000)
+    finally:
+        await backend.close()
+
+
 async def test_a_data_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     async with kvorum.open_kv(tmp_path) as kv:
         for number in range(20):
