@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import lmdb
 
 from kvorum_raft.errors import NoSpace, NotLeader, Overloaded, UnknownOutcome
+from kvorum_raft.isolation import Isolation
 from kvorum_raft.seams import Applied, Member, Status
 
 logger = logging.getLogger("kvorum.node")
@@ -74,6 +75,7 @@ class LocalConsensus:
         self._stopped: asyncio.Future[None] | None = None
         self._on_applied: list[Callable[[Applied], None]] = []
         self._on_leadership: list[Callable[[bool], None]] = []
+        self._isolation = Isolation("local")
         self._stopping = False
         self.fault: Exception | None = None
         """What ended the writer thread, if something did: the disk or the state machine failed."""
@@ -190,7 +192,8 @@ class LocalConsensus:
     def _done(self, future: "asyncio.Future[Applied]", applied: Applied) -> None:
         self._waiting -= 1
         for callback in self._on_applied:
-            callback(applied)
+            with self._isolation:  # the entry is durable: whoever waits for it must hear of that
+                callback(applied)
         if not future.done():
             future.set_result(applied)
 

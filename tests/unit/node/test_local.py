@@ -88,6 +88,26 @@ async def test_too_much_waiting_is_refused() -> None:
     await consensus.stop()
 
 
+async def test_who_waits_is_answered_whatever_others_do_that_hear_of_the_entry(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consensus = LocalConsensus(Machine())
+    seen: list[Applied] = []
+
+    def fails(applied: Applied) -> None:
+        raise ValueError("a listener's fault")
+
+    consensus.on_applied(fails)
+    consensus.on_applied(seen.append)
+    await consensus.start()
+    async with asyncio.timeout(10):
+        applied = await consensus.propose(b"entry")
+    assert applied.result == b"ENTRY"
+    assert seen == [applied]
+    assert "a listener failed" in caplog.text
+    await consensus.stop()
+
+
 async def test_a_fault_ends_it_and_is_told_truthfully() -> None:
     machine = Machine()
     consensus = LocalConsensus(machine)
