@@ -143,11 +143,21 @@ class Archiver:
             except Stopping:
                 return
             except (OSError, Busy, StoreFault, RaftError) as error:
-                self._counts["failures"] += 1
-                self._failing_since = self._clock() if self._failing_since is None else self._failing_since
+                self._failed()
                 logger.error("the archive %s cannot be written, next attempt in %g s: %s", self._target, RETRY, error)
                 pause = RETRY
+            except Exception:  # whoever ended here would keep the log from being cut, and say nothing of it
+                self._failed()
+                logger.exception(
+                    "the archive %s is not written by a fault of this node, next attempt in %g s", self._target, RETRY
+                )
+                pause = RETRY
             await asyncio.sleep(pause)
+
+    def _failed(self) -> None:
+        self._counts["failures"] += 1
+        if self._failing_since is None:
+            self._failing_since = self._clock()
 
     async def _round(self) -> None:
         log = self._log()
@@ -325,9 +335,11 @@ class Archiver:
         except FileExistsError:
             pass
         catalog = Catalog(self._target, segment.cluster_id, [segment])
+        own = {entry.index: entry.record for entry in entries}
         try:
             for one in catalog.entries(segment):
-                if isinstance(one, Entry) and one.record != entries[one.index - segment.first].record:
+                # One that goes on behind its end is damaged, as the catalog says when it comes there.
+                if isinstance(one, Entry) and one.record != own.get(one.index, one.record):
                     raise OSError(
                         f"{segment.name} in it has another entry {one.index}: these are two histories."
                         " Name an empty folder"

@@ -264,6 +264,19 @@ async def test_a_damaged_file_in_the_way_is_written_anew(bench: Bench, caplog: p
     bench.check()
 
 
+async def test_a_file_in_the_way_that_goes_on_behind_its_end_is_written_anew(bench: Bench) -> None:
+    await bench.round()
+    bench.recorded.run(5)
+    first, last = bench.log.applied_index - 4, bench.log.applied_index
+    segment = names.Segment(CLUSTER_ID, "n1", first, last, TERM)
+    own = [entry.record for entry in bench.recorded.entries(first, last)]
+    more = make(Kind.NO_OP, last + 1, TERM, 7, b"").record
+    bench.target.put(segment.name, [b"".join(encode(SEGMENT, segment_header(first, last, b""), [*own, more]))])
+    await bench.round()
+    assert (await bench.round(SETTINGS.every))["archive_lag_entries"] == 0
+    bench.check()
+
+
 async def test_another_history_of_the_same_name_is_never_replaced(bench: Bench) -> None:
     """E.g. of a second node with this one's id."""
     await bench.round()
@@ -400,6 +413,27 @@ async def test_the_loop_goes_on_after_failures(bench: Bench, monkeypatch: pytest
     await until(lambda: bench.archiver.statistics()["archive_entry"])
     await until(lambda: not bench.archiver.statistics()["archive_failing_seconds"])
     bench.check(6)
+
+
+async def test_the_loop_outlives_a_fault_of_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the log would be kept for an archive that nobody writes, without a word."""
+    monkeypatch.setattr("kvorum_node.backup.archiver.POLL", 0.0)
+    monkeypatch.setattr("kvorum_node.backup.archiver.RETRY", 0.0)
+    faults = [ZeroDivisionError("a fault")]
+    find = bench.archiver._find_place
+
+    async def find_place(log: LogReader) -> bool:
+        if faults:
+            raise faults.pop()
+        return await find(log)
+
+    monkeypatch.setattr(bench.archiver, "_find_place", find_place)
+    bench.archiver.start()
+    await until(lambda: bench.archiver.statistics()["archive_entry"])
+    assert bench.archiver.statistics()["archive_failures"] == 1
+    assert "by a fault of this node" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
 def test_names_say_all_and_stay_in_their_place(tmp_path: Path) -> None:
