@@ -242,12 +242,14 @@ class Reads:
         self._serve_soon()
 
     def stop(self) -> None:
-        """Answer what waits for a versionstamp. The barrier and the lists are stopped by their owner."""
+        """Answer what waits for a versionstamp, or for its turn. Barrier and lists are stopped by their owner."""
         self._overdue.cancel()
-        for _, _, item in self._behind:
+        waiting = [*(item for _, _, item in self._behind), *self._ready]
+        self._behind.clear()
+        self._ready.clear()
+        for item in waiting:
             self._leave(item)
             self._refuse(item, pb.READ_STATUS_NO_LEADER, "the node stops")
-        self._behind.clear()
 
     def statistics(self) -> dict[str, float]:
         return {

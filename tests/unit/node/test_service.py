@@ -417,6 +417,16 @@ def test_many_point_reads_are_served_in_slices(node: Node) -> None:
     assert [answer.id for answer in answers] == list(range(1_000))
 
 
+def test_reads_that_wait_for_their_turn_are_answered_when_the_node_stops(node: Node) -> None:
+    answers, reads = read(node, keys=[KEY]), node.service.reads
+    reads.stop()
+    assert [answer.status for answer in answers] == [pb.READ_STATUS_NO_LEADER]
+    assert "the node stops" in answers[0].message
+    node.timers.settle()
+    assert len(answers) == 1  # nothing is served any more: the store is closed by then
+    assert reads.statistics()["reads_under_way"] == 0
+
+
 @pytest.mark.parametrize(
     ("request_", "named"),
     [
