@@ -32,6 +32,9 @@ PAUSE = 0.01
 SPARE = {"files": 4, "threads": 4 + min(32, (os.cpu_count() or 1) + 4)}
 """How many more a node may have afterwards: the threads that asyncio keeps for what must not be done in the loop are
 made when they are needed first."""
+LATE = 2.5
+"""Seconds for which a node whose processors its attackers share may be behind: until it looks, until gRPC has let go of
+what was shut, and until the allocator uses that again."""
 RECOVERY = 60.0
 """Seconds in which a node must have let go of what the attackers left."""
 
@@ -232,6 +235,11 @@ class Siege:
             if len(terms) == len(found) or time.monotonic() > deadline:
                 assert len(terms) == len(found), "a node does not answer"
                 return max(terms)
+
+
+def unnoticed(outcome: Outcome, seconds: float) -> int:
+    """Bytes of requests that may come before a node does something about them, by what came within so many seconds."""
+    return int(outcome.counts.get("MiB", 0) * min(1.0, LATE / seconds)) << 20
 
 
 async def _use(good: Good, stop: asyncio.Event, one: Callable[[int], Awaitable[str]]) -> None:

@@ -7,14 +7,11 @@ from pathlib import Path
 from kvorum_node.dev_cluster import DevCluster, in_thread
 from tests.integration.cluster_fixture import PATIENT
 
-from .siege import RECOVERY, Siege, describe
+from .siege import RECOVERY, Siege, describe, unnoticed
 from .test_attacks import LOG, SLOW
 
 LIMIT_MB = 64
 SECONDS = 12.0
-LATE = 2.5
-"""Seconds for which a node whose processors its attackers share may be behind: until it looks, until gRPC has let go of
-what was shut, and until the allocator uses that again."""
 ELSE = 400 << 20
 """Bytes that it needs for them besides."""
 
@@ -29,8 +26,7 @@ async def test_what_has_come_in_part_has_a_bound(tmp_path: Path) -> None:
         told = f"{describe(outcome)}, {figures['kvorum_api_connections_shut_total']:.0f} connections shut"
         print(told)
         assert outcome.counts["MiB"] > 3 * LIMIT_MB, f"the attack is too small: {told}"
-        unnoticed = int(outcome.counts["MiB"] * LATE / SECONDS) << 20
-        assert outcome.memory < (LIMIT_MB << 20) + ELSE + unnoticed, told
+        assert outcome.memory < (LIMIT_MB << 20) + ELSE + unnoticed(outcome, SECONDS), told
         assert figures["kvorum_api_connections_shut_total"] > 0, told
         assert not outcome.log and not outcome.left and outcome.log_bytes < LOG, told
         assert outcome.grpc.times and not outcome.grpc.refused and outcome.grpc.worst < SLOW, told
