@@ -231,8 +231,8 @@ class Unfinished:
         self._shut(peers)
 
     def _end_silent(self, now: float) -> None:
-        """As many calls as need to go."""
-        left, done = self.held, 0
+        """As many calls as need to go. Nobody's go for what came by connections of which no call was taken yet."""
+        left, done = sum(connection.held for connection in self._connections.values() if connection.spoke), 0
         why = f"{self._why()}, and nothing was heard of this call for {PATIENCE:g} s: begin it anew"
         for _, connection in self._largest():
             silent = connection.silent()

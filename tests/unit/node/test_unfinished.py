@@ -95,6 +95,18 @@ async def test_what_comes_before_the_loop_has_taken_a_call_is_held(bench: Bench)
     assert bench.look() < MEGABYTE
 
 
+async def test_nobodys_call_is_ended_for_what_came_before_a_call_was_taken(bench: Bench) -> None:
+    bench.call("slow")
+    bench.comes("slow", MEGABYTE)
+    bench.look()
+    bench.received["new"] = LIMIT - 2 * MEGABYTE
+    assert bench.look(PATIENCE + 1) > bench.unfinished.high
+    assert bench.ended == bench.shut == []
+    bench.call("new")
+    bench.look(PATIENCE + 1)
+    assert bench.ended == ["new"]
+
+
 async def test_a_quiet_connection_without_a_call_is_not_looked_at(bench: Bench) -> None:
     bench.received["quiet"] = SMALL
     assert bench.look() == 0
