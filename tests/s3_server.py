@@ -79,6 +79,10 @@ class Request:
 class _Quiet(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
+        """Cut it: a client that was told nothing would wait for as long as it waits at all."""
+        self.close_connection = True
+
     def log(self, type: str, message: str, *args: Any) -> None:
         pass
 
