@@ -97,6 +97,8 @@ class Archiver:
         self._base_task: asyncio.Task[None] | None = None
         self._archived = 0
         """Everything up to this entry is in the archive, in a base or in segments; 0: it is not known yet."""
+        self._told_until = 0
+        """The last entry of the newest gap that was told of."""
         self._open = _Open()
         self._newest_base = 0.0
         self._complete_at = clock()
@@ -209,6 +211,9 @@ class Archiver:
             )
 
     def _told_gap(self, log: LogReader, index: int | None = None) -> None:
+        if self._told_until >= log.base_index:
+            return  # the base behind it could not be made yet
+        self._told_until = log.base_index
         self._counts["gaps"] += 1
         logger.critical(
             "the archive %s has a gap: entries %d to %d were cut off the log before they were archived;"

@@ -320,6 +320,23 @@ async def test_a_full_disk_makes_a_gap_that_is_told(bench: Bench, caplog: pytest
     bench.check()
 
 
+async def test_a_gap_is_told_once_however_often_the_base_behind_it_fails(bench: Bench) -> None:
+    await bench.round()
+    await bench.applied(5)
+    bench.recorded.run(10)
+    bench.log.base_index = bench.log.applied_index - 2
+    bench.target.failing = True
+    for _ in range(3):
+        with pytest.raises(OSError, match="target is gone"):
+            await bench.round(1)
+    bench.target.failing = False
+    assert (await bench.round(1))["archive_gaps"] == 1
+    bench.recorded.run(10)
+    bench.log.base_index = bench.log.applied_index
+    assert (await bench.round(1))["archive_gaps"] == 2
+    bench.check()
+
+
 async def test_what_was_read_before_the_cut_is_archived_all_the_same(bench: Bench) -> None:
     await bench.round()
     bench.recorded.run(10)
