@@ -8,7 +8,7 @@ from typing import Any, Final
 from bench import plots, table
 from bench.etcd_cluster import SETTINGS as ETCD
 from bench.nats_cluster import SETTINGS as NATS
-from bench.table import Line
+from bench.table import Line, System
 from bench.workloads import WORKLOADS
 
 PLOTS: Final = "performance"
@@ -38,6 +38,14 @@ METHOD: Final = """## Method
   loop`).
 - CPU seconds and memory are the kernel's account of each process (`/proc`).
 """
+COSTS: Final = """## What sets the rates
+
+Servers and clients share the cores, so a rate is at most what a call costs in processor time, all processes together.
+Beside the ratio of the rates stands that of these costs: what the ratio would be if both systems kept all cores busy
+all the time. The busiest server, as a rule the leader, comes first.
+"""
+COSTLY: Final = 64
+"""Callers from which on processor time limits; with fewer it is the way of each call."""
 GUARD: Final = """## What keeps it so
 
 `tests/unit/bench` counts what the interpreter does for one operation (instructions of its bytecode, and calls) in the
@@ -143,6 +151,40 @@ def _part(lines: Sequence[Line], parts: Sequence[str], intro: str, title: str) -
     return f"## {title}\n\n{intro}\n\n{_table([table.COLUMNS, *(table.cells(line) for line in own)])}\n{words}"
 
 
+def _costs(lines: Sequence[Line], cores: int) -> str:
+    """What a call costs each system, of those workloads that are limited by it."""
+    rows = [["", "CPU of a call, µs: servers + client(s)", "in all, µs", "share of the cores", "ratio", "of costs"]]
+    for line in lines:
+        ours, theirs = line.kvorum, line.peer
+        if ours is None or theirs is None or line.workload.figure != "rate" or line.callers <= COSTLY:
+            continue
+        costs = [_cost(line, one) for one in (ours, theirs)]
+        sums = [sum(servers) + clients for servers, clients in costs]
+        if not all(sums):
+            continue
+        shares = [
+            cost * 1e-6 * one.value / line.workload.per_call / cores
+            for cost, one in zip(sums, (ours, theirs), strict=True)
+        ]
+        rows.append(
+            [
+                f"{line.workload.name} @{line.callers}",
+                " | ".join(" ".join(f"{each:,.0f}" for each in servers) + f" + {own:,.0f}" for servers, own in costs),
+                " | ".join(f"{cost:,.0f}" for cost in sums),
+                " | ".join(f"{100 * share:.0f} %" for share in shares),
+                "–" if line.ratio is None else f"{line.ratio:.2f}",
+                f"{sums[1] / sums[0]:.2f}",
+            ]
+        )
+    return COSTS + "\n" + (_table(rows) if len(rows) > 1 else "Not measured in this run.\n")
+
+
+def _cost(line: Line, one: System) -> tuple[list[float], float]:
+    """Microseconds of processor time that one call takes: each server's, and the clients'."""
+    calls = one.value / line.workload.per_call * line.seconds
+    return [1e6 * cpu / calls for cpu in one.usage.cpu_s], 1e6 * one.usage.client_cpu_s / calls
+
+
 def _crashes(found: dict[str, Any]) -> str:
     crashes = found["crashes"]
     writes, keys, there = (sum(row[name] for row in crashes) for name in ("writes", "keys", "there"))
@@ -183,6 +225,7 @@ def render(found: dict[str, Any]) -> str:
         sections.append(_part(lines, parts, intro, title))
         if parts == ("keys",):
             sections.append(f"![sets and gets a second]({PLOTS}/rates.svg)\n\n![latencies]({PLOTS}/latencies.svg)\n")
+    sections.append(_costs(lines, found["machine"]["cores"]))
     sections += [f"## After a kill\n\n{_crashes(found)}", f"## Restarts\n\n{_restarts(found)}", _failures(found), GUARD]
     return "\n".join(section for section in sections if section)
 

@@ -44,6 +44,14 @@ def test_the_page_says_where_others_are_better() -> None:
     assert "10.00" in text.partition("## Keys and values")[2]
 
 
+def test_the_page_says_what_a_call_costs_and_what_that_would_allow() -> None:
+    rows = rounds("set", 256, [(4_000.0, 500.0)]) + rounds("set", 1, [(100.0, 400.0)])
+    costs = page.render(results(rows=rows)).partition("## What sets the rates")[2].partition("\n## ")[0]
+    # 0.9, 0.4 and 0.2 s of the servers and 0.8 s of the client in 2 s: 2.3 s for 8,000 calls, of 4 s.
+    assert "| set @256 | 112 50 25 + 100 \\| 900 400 200 + 800 | 288 \\| 2,300 | 57 % \\| 57 % | 8.00 | 8.00 |" in costs
+    assert "set @1 " not in costs  # what limits one caller is its way
+
+
 def test_nothing_that_is_missing_is_passed_over() -> None:
     text = page.render(
         results(
@@ -56,6 +64,8 @@ def test_nothing_that_is_missing_is_passed_over() -> None:
     assert "it broke" in text
     assert "2 were as acknowledged or newer; 1 were not" in text
     assert "## Queues\n\nNot measured in this run." in text
+    costs = page.render(results(rows=rounds("set", 1, [(1.0, 1.0)]))).partition("## What sets the rates")[2]
+    assert "Not measured in this run." in costs.partition("\n## ")[0]
 
 
 def test_a_run_that_means_little_says_so() -> None:
@@ -92,4 +102,5 @@ def test_the_page_in_the_repository_was_made_by_this_source() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert page.HEAD in text
     assert page.METHOD in text
+    assert page.COSTS in text
     assert page.GUARD in text
