@@ -65,6 +65,21 @@ def test_nodes_differ_in_nothing_but_their_names_ports_and_volumes(compose: dict
     assert settings[0] == settings[1] == settings[2]
 
 
+def test_what_ends_by_itself_is_waited_for_or_lingers(compose: dict[str, Any]) -> None:
+    """`up --wait` takes an end before it has looked for a failure, unless another service waits for that end."""
+    services = compose["services"]
+    awaited = {
+        name
+        for service in services.values()
+        for name, how in service.get("depends_on", {}).items()
+        if how["condition"] == "service_completed_successfully"
+    }
+    ends = {name for name, service in services.items() if service["restart"] in ("no", "on-failure")}
+    assert ends == {"setup", "auth"}
+    assert all("sleep 5" in services[name]["entrypoint"][-1] for name in ends - awaited)
+    assert "setup" in awaited
+
+
 def test_only_setup_has_the_authoritys_key(compose: dict[str, Any]) -> None:
     having = [
         name
