@@ -45,7 +45,7 @@ Beside the ratio of the rates stands that of these costs: what the ratio would b
 all the time. The busiest server, as a rule the leader, comes first.
 """
 COSTLY: Final = 64
-"""Callers from which on processor time limits; with fewer it is the way of each call."""
+"""Callers up to which the way of each call limits, and not processor time."""
 GUARD: Final = """## What keeps it so
 
 `tests/unit/bench` counts what the interpreter does for one operation (instructions of its bytecode, and calls) in the

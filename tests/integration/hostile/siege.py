@@ -32,7 +32,7 @@ PAUSE = 0.01
 SPARE = {"files": 4, "threads": 4 + min(32, (os.cpu_count() or 1) + 4)}
 """How many more a node may have afterwards: the threads that asyncio keeps for what must not be done in the loop are
 made when they are needed first."""
-LATE = 2.5
+LATE = 2.0
 """Seconds for which a node whose processors its attackers share may be behind: until it looks, until gRPC has let go of
 what was shut, and until the allocator uses that again."""
 RECOVERY = 60.0
@@ -238,8 +238,9 @@ class Siege:
 
 
 def unnoticed(outcome: Outcome, seconds: float) -> int:
-    """Bytes of requests that may come before a node does something about them, by what came within so many seconds."""
-    return int(outcome.counts.get("MiB", 0) * min(1.0, LATE / seconds)) << 20
+    """Bytes of requests that may come before a node does something about them, by what came within so many seconds; at
+    most half of that."""
+    return int(outcome.counts.get("MiB", 0) * min(0.5, LATE / seconds)) << 20
 
 
 async def _use(good: Good, stop: asyncio.Event, one: Callable[[int], Awaitable[str]]) -> None:

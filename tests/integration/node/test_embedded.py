@@ -336,15 +336,20 @@ async def test_a_timeout_is_an_unknown_outcome(backend: EmbeddedBackend) -> None
         await backend.write(set_op(b"\x02a\x00"), timeout=0)
 
 
-async def test_damage_in_the_data_file_is_told_as_such_and_holds_nobody_up(tmp_path: Path) -> None:
-    async with kvorum.open_kv(tmp_path) as kv:
+async def damaged(folder: Path, repeated: int, value: bytes, at: int, put: bytes) -> None:
+    """Make a database of 100 rows, and put these bytes into each of its pages that has the value."""
+    async with kvorum.open_kv(folder) as kv:
         for number in range(100):
-            await kv.set(("d", number), f"value {number} " * 100)
-    data = bytearray((tmp_path / "data.mdb").read_bytes())
+            await kv.set(("d", number), f"value {number} " * repeated)
+    data = bytearray((folder / "data.mdb").read_bytes())
     for page in range(0, len(data), 4_096):
-        if data.find(b"value 50 value 50", page, page + 4_096) >= 0:
-            data[page + 10 : page + 12] = bytes(2)  # what kind of page it is
-    (tmp_path / "data.mdb").write_bytes(data)
+        if data.find(value, page, page + 4_096) >= 0:
+            data[page + at : page + at + len(put)] = put
+    (folder / "data.mdb").write_bytes(data)
+
+
+async def test_damage_in_the_data_file_is_told_as_such_and_holds_nobody_up(tmp_path: Path) -> None:
+    await damaged(tmp_path, 100, b"value 50 value 50", 10, bytes(2))  # what kind of page it is
     async with kvorum.open_kv(tmp_path) as kv:
         for _ in range(2):
             with pytest.raises(errors.DatabaseCorrupt, match="the data file is damaged"):
@@ -358,14 +363,7 @@ async def test_damage_in_the_data_file_is_told_as_such_and_holds_nobody_up(tmp_p
 
 
 async def test_damage_in_a_later_slice_of_a_list_is_told_as_such(tmp_path: Path) -> None:
-    async with kvorum.open_kv(tmp_path) as kv:
-        for number in range(100):
-            await kv.set(("d", number), f"value {number} " * 1_000)
-    data = bytearray((tmp_path / "data.mdb").read_bytes())
-    for page in range(0, len(data), 4_096):
-        if data.find(b"value 90 value 90", page, page + 4_096) >= 0:
-            data[page + 2_048] ^= 1
-    (tmp_path / "data.mdb").write_bytes(data)
+    await damaged(tmp_path, 1_000, b"value 90 value 90", 2_048, b"!")
     everything = pb.Read(ranges=[pb.ReadRange(end=b"\xff", limit=1_000)])
     backend = await open_embedded(tmp_path)
     try:
